@@ -1,0 +1,151 @@
+"""KV storage of one layer: left-aligned rows, any retention.
+
+Column c of row r holds position `base[r] + c`. Lengths and bases are host integers: no device
+value is ever read back to know where a row stands. With a sliding window, dropped positions leave
+when the buffer is full, all rows at once, so the copy is paid once in many steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import mlx.core as mx
+
+from ingle.cache.retention import Retention
+from ingle.contracts.cache import DonorView, KVView
+
+_GROWTH = 256  # columns added at a time: few reallocations, and slice updates can reuse the buffer
+
+
+class RowCache:
+    """See `contracts.cache.LayerCache`. Buffers are [rows, kv_heads, columns, head_dim]."""
+
+    def __init__(self, rows: int, retention: Retention) -> None:
+        self._retention = retention
+        self._keys: mx.array | None = None
+        self._values: mx.array | None = None
+        self._bases = (0,) * rows
+        self._lengths = (0,) * rows
+
+    @property
+    def rows(self) -> int:
+        return len(self._lengths)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return self._lengths
+
+    @property
+    def bases(self) -> tuple[int, ...]:
+        return self._bases
+
+    @property
+    def columns(self) -> int:
+        return 0 if self._keys is None else self._keys.shape[2]
+
+    @property
+    def state(self) -> list[mx.array]:
+        return [a for a in (self._keys, self._values) if a is not None]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in self.state)
+
+    def append(self, keys: mx.array, values: mx.array) -> KVView:
+        if keys.shape[0] != self.rows:
+            raise ValueError(f"append of {keys.shape[0]} rows to a cache of {self.rows}")
+        new = keys.shape[2]
+        self._make_room(new, keys, values)
+        assert self._keys is not None and self._values is not None
+        starts = [length - base for length, base in zip(self._lengths, self._bases, strict=True)]
+        self._keys = _write(self._keys, keys, starts)
+        self._values = _write(self._values, values, starts)
+        view = KVView(self._keys, self._values, self._bases, self._lengths)
+        self._lengths = tuple(length + new for length in self._lengths)
+        return view
+
+    def trim(self, counts: Sequence[int]) -> None:
+        for row, (count, length, base) in enumerate(zip(counts, self._lengths, self._bases, strict=True)):
+            left = length - count
+            window = self._retention.window or 0
+            if count < 0 or left < 0 or (base > 0 and base > left - window + 1):
+                raise ValueError(
+                    f"cannot take back {count} of {length} tokens of row {row}: positions before {base} are gone"
+                )
+        self._lengths = tuple(n - c for n, c in zip(self._lengths, counts, strict=True))
+
+    def select(self, keep: Sequence[int], joining: Sequence[Self] = ()) -> Self:
+        kept = list(keep)
+        parts: list[tuple[Self, list[int] | None]] = []
+        if kept:
+            parts.append((self, None if kept == list(range(self.rows)) else kept))
+        parts += [(cache, None) for cache in joining if cache.rows]
+        new = type(self)(0, self._retention)
+        new._bases = tuple(self._bases[r] for r in kept) + tuple(b for c in joining for b in c._bases)
+        new._lengths = tuple(self._lengths[r] for r in kept) + tuple(n for c in joining for n in c._lengths)
+        columns = max((cache.columns for cache, _ in parts), default=0)
+        if columns:
+            if any(cache.columns == 0 for cache, _ in parts):
+                raise ValueError("a row joins a batch only after its first token")
+            new._keys = _stack([_rows(c._keys, r, columns) for c, r in parts])
+            new._values = _stack([_rows(c._values, r, columns) for c, r in parts])
+        return new
+
+    def snapshot(self) -> Self:
+        return self.select(range(self.rows))
+
+    def donor(self) -> DonorView:
+        if self._keys is None or self._values is None:
+            raise ValueError("an empty cache has nothing to lend")
+        return DonorView(self._keys, self._values, self._bases, self._lengths)
+
+    def _make_room(self, new: int, keys: mx.array, values: mx.array) -> None:
+        """Drop what retention no longer needs, then grow, so that `new` more columns fit every row."""
+        if self._keys is not None and self._needed(new) > self.columns:
+            bases = tuple(
+                max(base, self._retention.first_kept(length))
+                for base, length in zip(self._bases, self._lengths, strict=True)
+            )
+            shifts = [b - a for a, b in zip(self._bases, bases, strict=True)]
+            if any(shifts):
+                self._bases = bases
+                index = mx.minimum(mx.arange(self.columns)[None] + mx.array(shifts)[:, None], self.columns - 1)
+                index = index[:, None, :, None]
+                assert self._values is not None
+                self._keys = mx.take_along_axis(self._keys, index, axis=2)
+                self._values = mx.take_along_axis(self._values, index, axis=2)
+        needed = self._needed(new)
+        if needed > self.columns:
+            columns = -(-needed // _GROWTH) * _GROWTH
+            self._keys = _grow(self._keys, keys, columns)
+            self._values = _grow(self._values, values, columns)
+
+    def _needed(self, new: int) -> int:
+        return max(n - b for n, b in zip(self._lengths, self._bases, strict=True)) + new
+
+
+def _write(buffer: mx.array, new: mx.array, starts: Sequence[int]) -> mx.array:
+    """`buffer` with row r of `new` at columns [starts[r], starts[r] + length); pure."""
+    if len(set(starts)) == 1:
+        return mx.slice_update(buffer, new, mx.array([starts[0]]), axes=[2])
+    columns = mx.array(starts)[:, None] + mx.arange(new.shape[2])[None]
+    return mx.put_along_axis(buffer, columns[:, None, :, None], new, axis=2)
+
+
+def _grow(buffer: mx.array | None, like: mx.array, columns: int) -> mx.array:
+    rows, heads, _, dim = like.shape
+    have = 0 if buffer is None else buffer.shape[2]
+    fresh = mx.zeros((rows, heads, columns - have, dim), like.dtype)
+    return fresh if buffer is None else mx.concatenate([buffer, fresh], axis=2)
+
+
+def _rows(buffer: mx.array | None, rows: list[int] | None, columns: int) -> mx.array:
+    assert buffer is not None
+    if rows is not None:
+        buffer = mx.take(buffer, mx.array(rows), axis=0)
+    return mx.pad(buffer, [(0, 0), (0, 0), (0, columns - buffer.shape[2]), (0, 0)])
+
+
+def _stack(parts: list[mx.array]) -> mx.array:
+    return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=0)

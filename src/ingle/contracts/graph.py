@@ -1,0 +1,119 @@
+"""The seam between a model's arithmetic and the step that schedules it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+import mlx.core as mx
+
+from ingle.contracts.cache import KVView, LayerCache
+
+
+class Phase(StrEnum):
+    WINDOW = "window"  # a slice of one prompt
+    DECODE = "decode"  # one pending token for each row
+    VERIFY = "verify"  # each row's pending token and its drafts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PhaseGroup:
+    """Rows of equal length that run the same phase in one step."""
+
+    phase: Phase
+    ids: mx.array  # int32 [rows, length]
+    caches: Sequence[LayerCache]  # one for each layer that owns KV
+    capture: Callable[[int, mx.array], None] | None = None  # (layer, hidden [rows, length, hidden]) tap
+
+    @property
+    def rows(self) -> int:
+        return self.ids.shape[0]
+
+    @property
+    def length(self) -> int:
+        return self.ids.shape[1]
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.length
+
+
+@dataclass(slots=True, eq=False)
+class GroupPass:
+    """What the layers of one forward share for one group. Lives and dies with that forward."""
+
+    group: PhaseGroup
+    offsets: tuple[int, ...]  # position of each row's first token
+    shared_kv: dict[int, KVView] = field(default_factory=dict[int, KVView])  # donor layer -> its KV
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Projected:
+    """Queries, keys and values before rotation.
+
+    Packed form: [tokens, heads, head_dim]. Group form: [rows, heads, length, head_dim].
+    `keys` and `values` are None in layers that read a donor layer's KV.
+    """
+
+    queries: mx.array
+    keys: mx.array | None
+    values: mx.array | None
+
+    def group_form(self, start: int, group: PhaseGroup) -> Projected:
+        """The part of a packed projection that belongs to `group`, whose tokens begin at `start`."""
+
+        def part(x: mx.array) -> mx.array:
+            x = x[start : start + group.tokens]
+            return x.reshape(group.rows, group.length, *x.shape[1:]).transpose(0, 2, 1, 3)
+
+        return Projected(
+            part(self.queries),
+            None if self.keys is None else part(self.keys),
+            None if self.values is None else part(self.values),
+        )
+
+
+class GraphLayer(Protocol):
+    """One decoder layer, split where rows stop being independent of each other.
+
+    `before` and `after` treat every token on its own, so tokens of all groups run through them in
+    one call. Only `attend` knows about sequences.
+    """
+
+    def before(self, hidden: mx.array) -> Projected:
+        """[tokens, hidden] -> packed projection."""
+        ...
+
+    def attend(self, projected: Projected, run: GroupPass) -> mx.array:
+        """Group form -> mixed values [rows, length, heads * head_dim]: rotation, cache, attention."""
+        ...
+
+    def after(self, hidden: mx.array, mixed: mx.array, side: mx.array | None) -> mx.array:
+        """Output projection, residuals and MLP: [tokens, hidden] -> [tokens, hidden].
+
+        `side` is this layer's slice [tokens, width] of the graph's per-layer token inputs, if any.
+        """
+        ...
+
+
+class ModelGraph(Protocol):
+    @property
+    def layers(self) -> Sequence[GraphLayer]: ...
+
+    def embed(self, ids: mx.array) -> mx.array:
+        """int32 [tokens] -> [tokens, hidden]."""
+        ...
+
+    def side_inputs(self, ids: mx.array, hidden: mx.array) -> mx.array | None:
+        """Per-layer token inputs [tokens, layers, width], or None for models without them."""
+        ...
+
+    def norm(self, hidden: mx.array) -> mx.array: ...
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Normed hidden states [tokens, hidden] -> float32 [tokens, vocab]."""
+        ...
+
+    def make_cache(self, rows: int) -> list[LayerCache]: ...

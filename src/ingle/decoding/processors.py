@@ -1,0 +1,70 @@
+"""Changes to a row of logits that depend on what the row has seen: bias, penalties, minimum length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from ingle.contracts.request import SamplingParams
+
+
+@dataclass(slots=True)
+class TokenHistory:
+    """How often a row's tokens occurred. Kept by the row, read by its processors."""
+
+    prompt: frozenset[int]
+    output: dict[int, int]  # token id -> times generated
+
+    def add(self, token: int) -> None:
+        self.output[token] = self.output.get(token, 0) + 1
+
+
+def needs_history(params: SamplingParams) -> bool:
+    return (
+        params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+    )
+
+
+def process(logits: mx.array, params: SamplingParams, history: TokenHistory | None, generated: int) -> mx.array:
+    """One row [vocab] with its penalties, bias and minimum length applied, in this order.
+
+    Repetition: a token of prompt or output has its logit divided by the penalty if positive, else
+    multiplied (Keskar et al., 2019). Presence and frequency: subtracted, output tokens only, as the
+    OpenAI API defines them. `generated` is the number of tokens the row has put out.
+    """
+    if history is not None:
+        if params.repetition_penalty != 1.0:
+            seen = sorted(history.prompt | history.output.keys())
+            if seen:
+                ids = mx.array(seen)
+                old = logits[ids]
+                penalty = params.repetition_penalty
+                logits = mx.put_along_axis(logits, ids, mx.where(old > 0, old / penalty, old * penalty), axis=0)
+        if history.output and (params.presence_penalty or params.frequency_penalty):
+            logits = _shift(
+                logits,
+                {
+                    token: -(params.presence_penalty + count * params.frequency_penalty)
+                    for token, count in history.output.items()
+                },
+            )
+    if params.logit_bias:
+        logits = _shift(logits, params.logit_bias)
+    if generated < params.min_tokens and params.stop_token_ids:
+        logits = _shift(logits, dict.fromkeys(params.stop_token_ids, -float("inf")))
+    return logits
+
+
+def needs_processing(params: SamplingParams, generated: int) -> bool:
+    return (
+        needs_history(params)
+        or bool(params.logit_bias)
+        or (generated < params.min_tokens and bool(params.stop_token_ids))
+    )
+
+
+def _shift(logits: mx.array, amounts: Mapping[int, float]) -> mx.array:
+    ids = mx.array(list(amounts))
+    return mx.put_along_axis(logits, ids, logits[ids] + mx.array(list(amounts.values()), mx.float32), axis=0)

@@ -1,0 +1,343 @@
+"""The engine: one thread that plans, runs and commits steps, and the doors into it.
+
+Only the engine thread touches rows, caches and MLX arrays. Other threads leave work in an inbox
+under one lock and read frozen numbers. A step that fails takes no neighbour with it: its rows are
+computed again one at a time, and a row that fails alone ends with an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+
+from ingle.config import EngineConfig
+from ingle.contracts.graph import ModelGraph
+from ingle.contracts.request import EngineEvent, Finished, FinishReason, Request, Subscriber, TokensCommitted
+from ingle.contracts.state import Transaction
+from ingle.decoding.sampler import Sampled
+from ingle.engine.batch import DecodeBatch
+from ingle.engine.handle import EngineInfo, EngineStats
+from ingle.engine.rows import Row
+from ingle.engine.runner import Runner, StepResult
+from ingle.engine.scheduler import Budget, Plan, QueueView, RowView, plan
+from ingle.errors import ContextOverflow, EngineStopped, InvalidRequest, QueueFull
+
+_log = logging.getLogger(__name__)
+
+_CLEAR_STEPS = 256  # MLX keeps freed buffers; give them back this often
+
+
+@dataclass(slots=True)
+class _Inbox:
+    """What other threads left for the engine thread. Guarded by the engine's lock."""
+
+    submitted: deque[Row] = field(default_factory=deque[Row])
+    cancelled: dict[str, str] = field(default_factory=dict[str, str])  # id -> detail
+    closing: str | None = None
+
+
+@dataclass(slots=True)
+class _Counters:
+    """Written by the engine thread, read by anybody: single numbers, so no lock."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    step_seconds: float = 0.0
+    kv_bytes: int = 0
+    running: int = 0
+    busy_since: float | None = None  # monotonic start of the step in progress
+    finished: dict[str, int] = field(default_factory=dict[str, int])
+
+
+class Engine:
+    """See `engine.handle.EngineHandle`.
+
+    `build` makes the graph on the engine thread (arrays belong to the thread that made them).
+
+    Raises:
+        Whatever `build` raises, from the constructor; no thread is left behind.
+    """
+
+    def __init__(
+        self, build: Callable[[], ModelGraph], info: EngineInfo, config: EngineConfig, *, row_invariant: bool
+    ) -> None:
+        self._info, self._config = info, config
+        self._row_invariant = row_invariant
+        self._lock = threading.Condition()
+        self._inbox = _Inbox()
+        self._live: set[str] = set()  # accepted and not finished; guarded by the lock
+        self._counters = _Counters()
+        # Engine-thread state: rows by id in order of arrival.
+        self._waiting: OrderedDict[str, Row] = OrderedDict()
+        self._running: OrderedDict[str, Row] = OrderedDict()
+        self._batch = DecodeBatch()
+        self._events: dict[Subscriber, list[tuple[str, EngineEvent]]] = {}
+        ready: _Ready = _Ready()
+        self._thread = threading.Thread(
+            target=self._main, args=(build, ready), name="ingle-engine", daemon=True
+        )
+        self._thread.start()
+        ready.event.wait()
+        if ready.error is not None:
+            self._thread.join()
+            raise ready.error
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    def submit(self, request: Request, subscriber: Subscriber) -> None:
+        self._check(request)
+        limit = self._config.max_rows + self._config.max_waiting
+        with self._lock:
+            if self._inbox.closing is not None or not self._thread.is_alive():
+                raise EngineStopped(self._inbox.closing or "the engine thread is dead")
+            if request.id in self._live:
+                raise InvalidRequest(f"request id {request.id!r} is in use", param="id")
+            if len(self._live) >= limit:
+                raise QueueFull(
+                    f"{len(self._live)} requests run or wait, the limit is {limit}; try again later"
+                )
+            self._live.add(request.id)
+            self._inbox.submitted.append(Row(request, subscriber))
+            self._lock.notify()
+
+    def cancel(self, request_id: str, detail: str = "cancelled") -> None:
+        with self._lock:
+            if request_id in self._live:
+                self._inbox.cancelled.setdefault(request_id, detail)
+                self._lock.notify()
+
+    def stats(self) -> EngineStats:
+        c = self._counters
+        busy = c.busy_since
+        with self._lock:
+            live = len(self._live)
+        return EngineStats(
+            waiting=max(0, live - c.running),
+            running=c.running,
+            steps=c.steps,
+            prompt_tokens=c.prompt_tokens,
+            generated_tokens=c.generated_tokens,
+            finished=dict(c.finished),
+            step_seconds=c.step_seconds,
+            kv_bytes=c.kv_bytes,
+            alive=self._thread.is_alive(),
+            last_step_age_s=0.0 if busy is None else time.monotonic() - busy,
+        )
+
+    def close(self, detail: str = "the engine is shutting down") -> None:
+        """End every request with "cancelled" and stop the thread. Idempotent; waits for the step in progress."""
+        with self._lock:
+            if self._inbox.closing is None:
+                self._inbox.closing = detail
+            self._lock.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _check(self, request: Request) -> None:
+        total = len(request.prompt) + request.sampling.max_tokens
+        try:
+            request.check(vocab_size=self._info.vocab_size, context_length=self._info.context_length)
+        except ValueError as error:
+            kind = ContextOverflow if total > self._info.context_length else InvalidRequest
+            raise kind(str(error)) from None
+
+    # Engine thread from here on.
+
+    def _main(self, build: Callable[[], ModelGraph], ready: _Ready) -> None:
+        try:
+            runner = Runner(build(), row_invariant=self._row_invariant)
+        except BaseException as error:
+            ready.error = error
+            ready.event.set()
+            return
+        ready.event.set()
+        detail, reason = "the engine thread died", "error"
+        try:
+            while self._receive():
+                self._step(runner)
+                self._flush()
+            detail, reason = self._inbox.closing or "", "cancelled"
+        except BaseException:
+            _log.exception("the engine thread died")
+            raise
+        finally:
+            self._end_all(reason, detail)
+
+    def _receive(self) -> bool:
+        """Take the inbox, waiting for work if there is none. False: time to stop."""
+        with self._lock:
+            while not (
+                self._inbox.submitted or self._inbox.cancelled or self._waiting or self._running
+            ) and self._inbox.closing is None:
+                self._lock.wait()
+            inbox, self._inbox = self._inbox, _Inbox(closing=self._inbox.closing)
+        for row in inbox.submitted:
+            self._waiting[row.id] = row
+        leaving = [
+            (row, detail)
+            for id, detail in inbox.cancelled.items()
+            if (row := self._running.get(id) or self._waiting.get(id)) is not None
+        ]
+        for row, detail in leaving:
+            self._finish(row, "cancelled", detail)
+        if leaving:
+            self._settle()
+            self._flush()
+        return inbox.closing is None
+
+    def _step(self, runner: Runner) -> None:
+        chosen = plan(self._view(), Budget(self._config.max_rows, self._config.window_tokens))
+        if chosen.empty:
+            return
+        for id in chosen.admitted:
+            self._running[id] = self._waiting.pop(id)
+        self._counters.running = len(self._running)
+        started = self._counters.busy_since = time.monotonic()
+        try:
+            result = runner.run(chosen, self._running, self._batch)
+            self._commit(result)
+        except Exception as error:
+            self._recover(chosen, error)
+        self._counters.steps += 1
+        self._counters.step_seconds += time.monotonic() - started
+        self._counters.busy_since = None
+        if chosen.windows or self._counters.steps % _CLEAR_STEPS == 0:
+            mx.clear_cache()
+
+    def _view(self) -> QueueView:
+        members = set(self._batch.rows)
+        return QueueView(
+            running=[
+                RowView(row.id, row.pending, row in members, row.suspect) for row in self._running.values()
+            ],
+            waiting=[RowView(row.id, row.pending, False) for row in self._waiting.values()],
+        )
+
+    def _commit(self, result: StepResult) -> None:
+        """Publish a step: progress, tokens, membership. Membership changes all at once or not at all."""
+        joining: list[Row] = []
+        members = set(self._batch.rows)
+        for id, count in result.computed.items():
+            row = self._running[id]
+            if row not in members:
+                prompt_left = len(row.request.prompt) - row.computed
+                self._counters.prompt_tokens += max(0, min(count, prompt_left))
+            row.computed += count
+        for id, sampled in result.sampled.items():
+            row = self._running[id]
+            self._take(row, sampled)
+            if id in self._running and row not in members:
+                joining.append(row)
+        self._settle(joining)
+
+    def _take(self, row: Row, sampled: Sampled) -> None:
+        """One new token of one row: emit it, or finish the row."""
+        params = row.request.sampling
+        token = sampled.token
+        if token is None:
+            self._finish(row, "error", "the model produced values that are not finite numbers")
+            return
+        row.suspect = False
+        self._counters.generated_tokens += 1
+        if token in params.stop_token_ids:
+            self._finish(row, "stop", stop_token=token)
+            return
+        row.push(token)
+        logprobs = None if sampled.logprobs is None else (sampled.logprobs,)
+        self._emit(row, TokensCommitted((token,), logprobs))
+        if len(row.output) >= params.max_tokens:
+            self._finish(row, "length")
+
+    def _settle(self, joining: list[Row] | None = None) -> None:
+        """Bring the batch in line with the running rows; `joining` rows enter it.
+
+        Where the new batch cannot be built, its rows compute their KV again: nothing is lost but time.
+        """
+        entering = joining or []
+        keep = [row for row in self._batch.rows if row.id in self._running]
+        if entering or len(keep) != len(self._batch.rows):
+            try:
+                with Transaction() as tx:
+                    tx.stage(self._batch.stage(keep, entering))
+                    tx.commit()
+            except Exception as error:
+                _log.warning("the batch could not change: %s", error, exc_info=error)
+                error.with_traceback(None)
+                for row in (*keep, *entering):
+                    row.forget()
+                self._batch.drop()
+        own = sum(c.nbytes for row in self._running.values() for c in row.caches or ())
+        self._counters.kv_bytes = self._batch.nbytes + own
+
+    def _recover(self, chosen: Plan, error: Exception) -> None:
+        """After a failed step: its rows forget their KV and run again alone; a lone row has failed."""
+        ids = [*chosen.decode, *(window.id for window in chosen.windows)]
+        _log.warning("a step of %d rows failed: %s", len(ids), error, exc_info=error)
+        message = f"{type(error).__name__}: {error}"
+        error.with_traceback(None)  # its frames hold arrays
+        planned = [row for id in ids if (row := self._running.get(id)) is not None]
+        for row in self._batch.rows:  # the batch's KV is one: all members compute theirs again
+            row.forget()
+        self._batch.drop()
+        for row in planned:
+            row.forget()
+            row.suspect = True
+        if len(ids) == 1:
+            for row in planned:
+                self._finish(row, "error", f"the step failed: {message}")
+        self._settle()
+        mx.clear_cache()
+
+    def _finish(
+        self, row: Row, reason: FinishReason, detail: str | None = None, *, stop_token: int | None = None
+    ) -> None:
+        self._running.pop(row.id, None)
+        self._waiting.pop(row.id, None)
+        row.caches = None
+        self._counters.running = len(self._running)
+        self._counters.finished[reason] = self._counters.finished.get(reason, 0) + 1
+        with self._lock:
+            self._live.discard(row.id)
+        self._emit(row, Finished(reason, detail, stop_token))
+
+    def _emit(self, row: Row, event: EngineEvent) -> None:
+        self._events.setdefault(row.subscriber, []).append((row.id, event))
+
+    def _flush(self) -> None:
+        """One call for each subscriber carries everything that this step has for it."""
+        events, self._events = self._events, {}
+        for subscriber, batch in events.items():
+            try:
+                subscriber.deliver(batch)
+            except Exception:
+                _log.exception("a subscriber failed; its requests are cancelled")
+                for id, _ in batch:
+                    self.cancel(id, "the subscriber failed")
+
+    def _end_all(self, reason: FinishReason, detail: str) -> None:
+        with self._lock:
+            if self._inbox.closing is None:
+                self._inbox.closing = detail
+            rows = [*self._inbox.submitted, *self._waiting.values(), *self._running.values()]
+            self._inbox.submitted.clear()
+        for row in rows:
+            self._finish(row, reason, detail)
+        self._batch.drop()
+        self._counters.kv_bytes = 0
+        self._flush()
+        mx.clear_cache()
+
+
+@dataclass(slots=True)
+class _Ready:
+    event: threading.Event = field(default_factory=threading.Event)
+    error: BaseException | None = None

@@ -1,0 +1,62 @@
+"""A running sequence: what is known, what is computed, and where its KV lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ingle.contracts.cache import LayerCache
+from ingle.contracts.request import Request, Subscriber
+from ingle.decoding.processors import TokenHistory, needs_history
+from ingle.decoding.sampler import Draw
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """Engine-private progress of one request. It has no mode: `pending` decides what it needs.
+
+    `caches` holds the KV of a row that computes on its own (a prompt). A row without them is either
+    new or a member of the decode batch.
+    """
+
+    request: Request
+    subscriber: Subscriber
+    computed: int = 0  # tokens whose KV exists
+    output: list[int] = field(default_factory=list[int])
+    caches: list[LayerCache] | None = None
+    suspect: bool = False  # its last step failed: it runs alone until it has put out a token
+    history: TokenHistory | None = None
+
+    def __post_init__(self) -> None:
+        if needs_history(self.request.sampling):
+            self.history = TokenHistory(frozenset(self.request.prompt), {})
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def known(self) -> int:
+        return len(self.request.prompt) + len(self.output)
+
+    @property
+    def pending(self) -> int:
+        return self.known - self.computed
+
+    def tokens(self, start: int, length: int) -> list[int]:
+        """Known tokens at positions [start, start + length)."""
+        prompt, end = self.request.prompt, start + length
+        behind = len(prompt)
+        return [*prompt[start:end], *self.output[max(0, start - behind) : max(0, end - behind)]]
+
+    def push(self, token: int) -> None:
+        self.output.append(token)
+        if self.history is not None:
+            self.history.add(token)
+
+    def draw(self) -> Draw:
+        return Draw(self.request.sampling, self.known, len(self.output), self.history)
+
+    def forget(self) -> None:
+        """Drop all KV: everything known becomes pending and is computed again."""
+        self.computed = 0
+        self.caches = None

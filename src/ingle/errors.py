@@ -1,0 +1,91 @@
+"""Every error Ingle raises on purpose, in one tree; `server/errors.py` alone maps it to HTTP.
+
+IngleError
+├── RequestError            the caller's fault; carries `param` and `code`
+│   ├── InvalidRequest      a field is missing, malformed, out of range or asks for what we do not do
+│   │   └── ContextOverflow prompt (and max_tokens) do not fit the model's context
+│   ├── Unauthorized        no key, or a wrong one
+│   ├── NotFound            no such model or route
+│   ├── TooLarge            the body is over the limit
+│   └── QueueFull           the bounded queue is full; try again
+├── CheckpointError         a model file is missing, foreign, cut short or hostile
+├── SourceError             a model could not be found or fetched
+├── ConfigError             a setting is out of range
+└── EngineError             our fault; the request failed inside the engine
+    └── EngineStopped       the engine is shutting down or dead
+"""
+
+from __future__ import annotations
+
+
+class IngleError(Exception):
+    """Base of all errors with a message that is fit to show to a user."""
+
+
+class RequestError(IngleError):
+    """The request cannot be served as it stands. `param` names the offending field."""
+
+    code: str = "invalid_request"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class InvalidRequest(RequestError):
+    """A field is missing, malformed, out of range, or asks for something Ingle does not do."""
+
+    code = "invalid_value"
+
+
+class ContextOverflow(InvalidRequest):
+    """The prompt, or prompt plus `max_tokens`, is longer than the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class Unauthorized(RequestError):
+    """The API key is missing or wrong."""
+
+    code = "invalid_api_key"
+
+
+class NotFound(RequestError):
+    """The named model or route does not exist."""
+
+    code = "model_not_found"
+
+
+class TooLarge(RequestError):
+    """The request body is over the size limit."""
+
+    code = "request_too_large"
+
+
+class QueueFull(RequestError):
+    """The bounded queue is full; the same request may succeed later."""
+
+    code = "queue_full"
+
+
+class CheckpointError(IngleError):
+    """A model file is missing, foreign, cut short, inconsistent or hostile."""
+
+
+class SourceError(IngleError):
+    """A model could not be found, fetched or verified."""
+
+
+class ConfigError(IngleError):
+    """A setting is out of range or contradicts another one."""
+
+
+class EngineError(IngleError):
+    """The request failed inside the engine through no fault of the caller."""
+
+
+class EngineStopped(EngineError):
+    """The engine is shutting down, or its thread has died."""

@@ -1,0 +1,47 @@
+"""Linear layers and token embeddings over packed weights."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from ingle.contracts.weights import Dense, Weight
+from ingle.errors import CheckpointError
+from ingle.kernels import ops
+
+
+class Linear:
+    """x [..., inputs] -> [..., outputs]. The weight is [outputs, inputs], dense or in codes."""
+
+    def __init__(self, weight: Weight, dtype: mx.Dtype, bias: mx.array | None = None) -> None:
+        self.packed = ops.pack_linear(weight, dtype, bias)
+        mx.eval(self.packed.arrays)  # the checkpoint's own bytes can go now
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return ops.linear(x, self.packed)
+
+
+class Embedding:
+    """Token ids to rows, times a constant. `as_linear` is the tied head."""
+
+    def __init__(self, linear: Linear, scale: float = 1.0) -> None:
+        self.as_linear = linear
+        self._scale = scale
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        rows = ops.embed(ids, self.as_linear.packed)
+        if self._scale == 1.0:
+            return rows
+        return rows * mx.array(self._scale, rows.dtype)  # references round the factor to the dtype first
+
+
+def dense_vector(weight: Weight, name: str, size: int, dtype: mx.Dtype) -> mx.array:
+    """A norm's or bias's values [size].
+
+    Raises:
+        CheckpointError: the tensor is quantised or has another shape.
+    """
+    if not isinstance(weight, Dense) or weight.shape != (size,):
+        raise CheckpointError(f"tensor {name!r} has shape {weight.shape}, expected dense ({size},)")
+    values = weight.values.astype(dtype)
+    mx.eval(values)
+    return values

@@ -1,0 +1,57 @@
+"""The ASGI application: routes, layers around them, and errors in the API's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ingle.config import ServerConfig
+from ingle.errors import IngleError
+from ingle.server.errors import on_error, on_http_exception
+from ingle.server.metrics import Metrics
+from ingle.server.middleware import ApiKeys, RequestIds
+from ingle.server.routes import chat, completions, info
+from ingle.server.sse import ClientGone
+from ingle.server.state import ServerState
+from ingle.service.models import TextModel
+
+
+def create_app(models: Sequence[TextModel], config: ServerConfig) -> Starlette:
+    """An application that serves `models`, each under its name."""
+    metrics = Metrics(models)
+    routes = [
+        Route("/", info.root, methods=["GET"]),
+        Route("/health", info.health, methods=["GET"]),
+        Route("/metrics", info.metrics, methods=["GET"]),
+        Route("/v1/models", info.models, methods=["GET"]),
+        Route("/v1/models/{name:path}", info.model, methods=["GET"]),
+        Route("/v1/chat/completions", chat.chat_completions, methods=["POST"]),
+        Route("/v1/completions", completions.completions, methods=["POST"]),
+    ]
+    layers = [Middleware(RequestIds, metrics=metrics, routes=[route.path for route in routes])]
+    if config.api_keys:
+        layers.append(Middleware(ApiKeys, keys=config.api_keys))
+    app = Starlette(
+        routes=routes,
+        middleware=layers,
+        exception_handlers={
+            HTTPException: on_http_exception,
+            IngleError: on_error,
+            TimeoutError: on_error,
+            ClientGone: _on_client_gone,
+            Exception: on_error,
+        },
+        max_body_size=config.max_body_bytes,
+    )
+    app.state.ingle = ServerState(models, config, metrics)
+    return app
+
+
+async def _on_client_gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it; the log and metrics do

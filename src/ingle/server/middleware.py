@@ -1,0 +1,65 @@
+"""Pure ASGI layers around every route: request ids, counting, API keys."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import uuid
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ingle.errors import Unauthorized
+from ingle.server.errors import error_response
+from ingle.server.metrics import Metrics
+
+_OPEN_PATHS = frozenset({"/", "/health"})
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class RequestIds:
+    """Gives each request an id (the client's, if it is a plain one), answers with it and counts."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[str]) -> None:
+        self._app, self._metrics, self._routes = app, metrics, frozenset(routes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        scope["ingle.request_id"] = request_id
+        # Unknown paths share one label, or anybody could make the metrics grow.
+        route = scope["path"] if scope["path"] in self._routes else "other"
+
+        async def tagged(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+                self._metrics.requests.labels(route, str(message["status"])).inc()
+            await send(message)
+
+        await self._app(scope, receive, tagged)
+
+
+class ApiKeys:
+    """Asks for one of the keys as a bearer token. Only digests are kept and compared."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app = app
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS or self._allowed(scope):
+            await self._app(scope, receive, send)
+            return
+        error = Unauthorized("missing or wrong API key; send it as 'Authorization: Bearer KEY'")
+        await error_response(error)(scope, receive, send)
+
+    def _allowed(self, scope: Scope) -> bool:
+        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+        digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]  # always all of them
+        return scheme.lower() == "bearer" and any(matches)

@@ -1,0 +1,44 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ingle.server.dialects import openai_chat as dialect
+from ingle.server.routes.answers import collect, stream
+from ingle.server.sse import EventStreamResponse, until_disconnect
+from ingle.server.state import state_of
+from ingle.service.chat import start_chat
+
+
+async def chat_completions(request: Request) -> Response:
+    state = state_of(request)
+    state.refuse_if_draining()
+    wanted = dialect.parse(await request.body(), state.count_unknown)
+    model = state.model(wanted.model)
+    options = dialect.options(wanted, model, state.config)
+    # Submitted before any header is sent: a refusal is a status, not an event in a stream.
+    generation = await start_chat(model, wanted.messages, options)
+    if not wanted.stream:
+        done = await until_disconnect(request.receive, collect(state, generation, options.n))
+        choices = [
+            dialect.choice(i, "".join(c.text), c.tokens, c.reason, logprobs=wanted.logprobs)
+            for i, c in enumerate(done)
+        ]
+        body = dialect.completion(model.name, choices, generation.prompt_tokens, generation.completion_tokens)
+        return Response(body, media_type="application/json")
+    render = dialect.ChunkRenderer(model.name, logprobs=wanted.logprobs)
+    with_usage = wanted.stream_options is not None and wanted.stream_options.include_usage
+    return EventStreamResponse(
+        stream(
+            state,
+            generation,
+            first=[render.role(index) for index in range(options.n)],
+            delta=lambda e: render.delta(e.index, e.text, e.tokens),
+            finish=lambda e: render.finish(e.index, e.reason),
+            last=lambda: (
+                [render.usage(generation.prompt_tokens, generation.completion_tokens)] if with_usage else []
+            ),
+        )
+    )

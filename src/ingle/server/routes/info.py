@@ -1,0 +1,63 @@
+"""What is served and how it is: models, health, metrics, and a word at the root."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from ingle.server.metrics import CONTENT_TYPE
+from ingle.server.state import state_of
+from ingle.service.models import TextModel
+
+STUCK_AFTER_S = 300.0  # a step that takes longer than any prompt window on a slow CPU
+
+
+def _model(model: TextModel) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "ingle",
+        "max_model_len": model.engine.info.context_length,
+    }
+
+
+async def models(request: Request) -> Response:
+    data = [_model(model) for model in state_of(request).models.values()]
+    return _json({"object": "list", "data": data})
+
+
+async def model(request: Request) -> Response:
+    return _json(_model(state_of(request).model(request.path_params["name"])))
+
+
+async def health(request: Request) -> Response:
+    state = state_of(request)
+    problems: list[str] = []
+    for served in state.models.values():
+        stats = served.engine.stats()
+        if not stats.alive:
+            problems.append(f"the engine of {served.name} is dead")
+        elif stats.last_step_age_s > STUCK_AFTER_S:
+            problems.append(f"the engine of {served.name} is stuck for {stats.last_step_age_s:.0f} s")
+    if state.draining:
+        problems.append("the server is shutting down")
+    if problems:
+        return _json({"status": "unhealthy", "problems": problems}, 503)
+    return _json({"status": "ok"})
+
+
+async def metrics(request: Request) -> Response:
+    return Response(state_of(request).metrics.render(), media_type=CONTENT_TYPE)
+
+
+async def root(request: Request) -> Response:
+    names = ", ".join(state_of(request).models)
+    return PlainTextResponse(f"Ingle serves {names}. The OpenAI-compatible API is under /v1.\n")
+
+
+def _json(data: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(data), status, media_type="application/json")

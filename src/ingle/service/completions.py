@@ -1,0 +1,47 @@
+"""Plain completion: a raw prompt, as text or as token ids, to a running generation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ingle.errors import ContextOverflow, InvalidRequest
+from ingle.service.generation import Generation, GenerationOptions
+from ingle.service.models import TextModel
+
+
+async def encode_prompts(model: TextModel, prompts: Sequence[str | Sequence[int]]) -> list[list[int]]:
+    """Token ids of each prompt. Control tokens in raw prompts are recognised: the caller writes them.
+
+    Raises:
+        InvalidRequest: an empty prompt or a token id outside the vocabulary.
+    """
+    size = model.engine.info.vocab_size
+    encoded: list[list[int]] = []
+    for index, prompt in enumerate(prompts):
+        if isinstance(prompt, str):
+            ids = await asyncio.to_thread(model.tokenizer.prompt_ids, prompt)
+            if not ids and model.tokenizer.bos_token_id is not None:
+                ids = [model.tokenizer.bos_token_id]
+        else:
+            ids = list(prompt)
+        bad = next((i for i in ids if not 0 <= i < size), None)
+        if bad is not None:
+            raise InvalidRequest(
+                f"prompt[{index}] holds token id {bad}, the vocabulary has ids 0 to {size - 1}", param="prompt"
+            )
+        if not ids:
+            raise InvalidRequest(f"prompt[{index}] has no tokens", param="prompt")
+        encoded.append(ids)
+    return encoded
+
+
+def start_completion(model: TextModel, prompts: list[list[int]], options: GenerationOptions) -> Generation:
+    """Raises:
+    InvalidRequest: bad options, or a prompt that is too long.
+    QueueFull, EngineStopped: the engine does not take it.
+    """
+    try:
+        return Generation(model, prompts, options)
+    except ContextOverflow as error:
+        raise ContextOverflow(error.message, param="prompt" if error.param == "messages" else error.param) from None

@@ -1,0 +1,180 @@
+"""Run the choices of one API request on the engine and give their text as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from ingle.contracts.request import Finished, Request, SamplingParams
+from ingle.errors import ContextOverflow, EngineError, EngineStopped, InvalidRequest
+from ingle.service.choice_text import ChoiceText, TokenText
+from ingle.service.models import TextModel
+from ingle.service.streams import EventStream
+
+_SEEDS = 2**64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions:
+    """What every dialect can ask for. `sampling` holds fields of `SamplingParams` by name."""
+
+    n: int = 1
+    max_tokens: int | None = None  # None: what is left of the context
+    seed: int | None = None  # any integer; None: a random one
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    index: int
+    text: str
+    tokens: tuple[TokenText, ...]  # those that this text finishes, when logprobs were asked for
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFinished:
+    index: int
+    reason: Literal["stop", "length"]
+
+
+TextEvent: TypeAlias = TextDelta | ChoiceFinished
+
+
+class Generation:
+    """The running choices of one request: `prompts` x n of them, numbered in that order.
+
+    Iterate `events` once. Leaving early, by exception or cancellation too, ends them in the engine.
+    """
+
+    def __init__(self, model: TextModel, prompts: Sequence[Sequence[int]], options: GenerationOptions) -> None:
+        self.prompt_tokens = sum(map(len, prompts))
+        self.completion_tokens = 0
+        self._streams: list[EventStream] = []
+        self._texts: list[ChoiceText] = []
+        bridge = model.bridges.here()
+        group = uuid.uuid4().hex
+        seed = secrets.randbelow(_SEEDS) if options.seed is None else options.seed
+        try:
+            for prompt in prompts:
+                for choice in range(options.n):
+                    sampling = _sampling(model, options, len(prompt), (seed + choice) % _SEEDS)
+                    request = Request(
+                        id=f"{group}-{len(self._streams)}", prompt=tuple(prompt), sampling=sampling
+                    )
+                    self._streams.append(bridge.open(request))
+                    self._texts.append(ChoiceText(model.tokenizer, options.stop))
+        except BaseException:
+            self.abandon("another choice of the request was refused")
+            raise
+
+    def cancel(self, detail: str) -> None:
+        """End all choices; `events` then raises EngineStopped with `detail`."""
+        for stream in self._streams:
+            stream.cancel(detail)
+
+    def abandon(self, detail: str = "nobody listens any more") -> None:
+        for stream in self._streams:
+            stream.abandon(detail)
+
+    async def events(self) -> AsyncIterator[TextEvent]:
+        """Raises:
+        EngineError: a choice failed in the engine.
+        EngineStopped: the request was ended from outside.
+        """
+        try:
+            if len(self._streams) == 1:
+                async for event in self._choice(0):
+                    yield event
+            else:
+                async for event in self._merged():
+                    yield event
+        finally:
+            self.abandon()
+
+    async def _merged(self) -> AsyncIterator[TextEvent]:
+        """The choices' events as they come."""
+        merged: asyncio.Queue[TextEvent | Exception | None] = asyncio.Queue()
+
+        async def pump(index: int) -> None:
+            try:
+                async for event in self._choice(index):
+                    merged.put_nowait(event)
+                merged.put_nowait(None)
+            except Exception as error:
+                merged.put_nowait(error)
+
+        tasks = [asyncio.create_task(pump(index)) for index in range(len(self._streams))]
+        try:
+            open_choices = len(tasks)
+            while open_choices:
+                event = await merged.get()
+                if isinstance(event, Exception):
+                    raise event
+                if event is None:
+                    open_choices -= 1
+                else:
+                    yield event
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _choice(self, index: int) -> AsyncIterator[TextEvent]:
+        stream, text = self._streams[index], self._texts[index]
+        while True:
+            event = await stream.next()
+            if isinstance(event, Finished):
+                break
+            logprobs = event.logprobs or (None,) * len(event.tokens)
+            for token, entry in zip(event.tokens, logprobs, strict=True):
+                self.completion_tokens += 1
+                piece = text.push(token, entry)
+                if piece.text or piece.tokens:
+                    yield TextDelta(index, piece.text, piece.tokens)
+                if text.stopped is not None:
+                    stream.abandon("a stop string matched")
+                    yield ChoiceFinished(index, "stop")
+                    return
+        if event.reason == "error":
+            raise EngineError(event.detail or "the engine failed")
+        if event.reason == "cancelled":
+            raise EngineStopped(event.detail or "the request was ended")
+        piece = text.flush()
+        if piece.text or piece.tokens:
+            yield TextDelta(index, piece.text, piece.tokens)
+        yield ChoiceFinished(index, "stop" if text.stopped is not None else event.reason)
+
+
+def _sampling(model: TextModel, options: GenerationOptions, prompt: int, seed: int) -> SamplingParams:
+    context = model.engine.info.context_length
+    left = context - prompt
+    if left < 1:
+        raise ContextOverflow(
+            f"the prompt has {prompt} tokens, the context holds {context} and needs room for an answer",
+            param="messages",
+        )
+    wanted = options.max_tokens
+    if wanted is not None and wanted > left:
+        raise ContextOverflow(
+            f"{prompt} prompt tokens and max_tokens {wanted} make {prompt + wanted}, "
+            f"the context holds {context}",
+            param="max_tokens",
+        )
+    ends = () if options.ignore_eos else model.tokenizer.eos_token_ids
+    try:
+        return SamplingParams(
+            **{**model.sampling_defaults, **options.sampling},
+            seed=seed,
+            max_tokens=left if wanted is None else wanted,
+            stop_token_ids=tuple(dict.fromkeys((*ends, *options.stop_token_ids))),
+        )
+    except ValueError as error:
+        found = re.match(r"[a-z_]+", str(error))
+        raise InvalidRequest(str(error), param=found[0] if found else None) from None

@@ -1,0 +1,57 @@
+"""A model as the edge sees it: its engine, its tokenizer, its template."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ingle.contracts.text_assets import TextAssets
+from ingle.engine.handle import EngineHandle
+from ingle.errors import CheckpointError, InvalidRequest
+from ingle.service.streams import Bridges
+from ingle.text.template import ChatTemplate
+from ingle.text.tokenizer import Tokenizer
+
+
+class TextModel:
+    """Made by `open`. `name` is what clients ask for."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: EngineHandle,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        sampling_defaults: Mapping[str, Any],
+    ) -> None:
+        self.name = name
+        self.created = int(time.time())
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.sampling_defaults = sampling_defaults
+        self.bridges = Bridges(engine)
+        self._template = template
+
+    @classmethod
+    def open(cls, name: str, assets: TextAssets | None, engine: EngineHandle) -> TextModel:
+        """Raises CheckpointError: there is no tokenizer, or tokenizer or template are broken."""
+        if assets is None:
+            raise CheckpointError("the checkpoint has no tokenizer; a folder needs tokenizer.json")
+        tokenizer = Tokenizer.load(assets)
+        template = None
+        if assets.chat_template is not None:
+            template = ChatTemplate(assets.chat_template, assets.special_tokens)
+        defaults: dict[str, Any] = dict(assets.sampling_defaults)
+        if "top_k" in defaults:
+            defaults["top_k"] = int(defaults["top_k"])
+        return cls(name, engine, tokenizer, template, defaults)
+
+    @property
+    def template(self) -> ChatTemplate:
+        """Raises InvalidRequest: the model has no chat template."""
+        if self._template is None:
+            raise InvalidRequest(
+                f"model {self.name!r} has no chat template; use /v1/completions", param="messages"
+            )
+        return self._template

@@ -1,0 +1,80 @@
+"""Engine events on an asyncio loop: one wake-up of the loop for each engine step."""
+
+from __future__ import annotations
+
+import asyncio
+from weakref import WeakKeyDictionary
+
+from ingle.contracts.request import EngineEvent, Request
+from ingle.engine.handle import EngineHandle
+
+
+class EventStream:
+    """The events of one request, in order. Its queue holds at most one event for each token the
+    request may generate, so a slow reader costs bounded memory."""
+
+    def __init__(self, bridge: EventBridge, request: Request) -> None:
+        self.request = request
+        self.queue: asyncio.Queue[EngineEvent] = asyncio.Queue()
+        self._bridge = bridge
+
+    async def next(self) -> EngineEvent:
+        return await self.queue.get()
+
+    def cancel(self, detail: str) -> None:
+        """Ask the engine to end the request; its `Finished` still arrives."""
+        self._bridge.engine.cancel(self.request.id, detail)
+
+    def abandon(self, detail: str) -> None:
+        """End the request and forget it: nobody reads its events any more. Does not wait."""
+        self._bridge.streams.pop(self.request.id, None)
+        self._bridge.engine.cancel(self.request.id, detail)
+
+
+class EventBridge:
+    """A subscriber that lives on one loop. Made by `bridge_of`."""
+
+    def __init__(self, engine: EngineHandle, loop: asyncio.AbstractEventLoop) -> None:
+        self.engine = engine
+        self.streams: dict[str, EventStream] = {}
+        self._loop = loop
+
+    def open(self, request: Request) -> EventStream:
+        """Submit a request.
+
+        Raises:
+            InvalidRequest, QueueFull, EngineStopped: the engine does not take it.
+        """
+        stream = EventStream(self, request)
+        self.streams[request.id] = stream
+        try:
+            self.engine.submit(request, self)
+        except BaseException:
+            del self.streams[request.id]
+            raise
+        return stream
+
+    def deliver(self, events: list[tuple[str, EngineEvent]]) -> None:
+        self._loop.call_soon_threadsafe(self._dispatch, events)
+
+    def _dispatch(self, events: list[tuple[str, EngineEvent]]) -> None:
+        for request_id, event in events:
+            stream = self.streams.get(request_id)
+            if stream is not None:
+                stream.queue.put_nowait(event)
+
+
+class Bridges:
+    """One bridge for each loop that talks to an engine."""
+
+    def __init__(self, engine: EngineHandle) -> None:
+        self._engine = engine
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, EventBridge] = WeakKeyDictionary()
+
+    def here(self) -> EventBridge:
+        """The running loop's bridge."""
+        loop = asyncio.get_running_loop()
+        bridge = self._by_loop.get(loop)
+        if bridge is None:
+            bridge = self._by_loop[loop] = EventBridge(self._engine, loop)
+        return bridge

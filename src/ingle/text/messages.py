@@ -1,0 +1,130 @@
+"""Chat messages from any client to the plain form that chat templates take."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from ingle.errors import InvalidRequest
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def normalise(messages: object) -> list[dict[str, Any]]:
+    """Checked copies with string contents; system and developer messages become one, at the front.
+
+    Raises:
+        InvalidRequest: names the message and field, what it holds and what is expected.
+    """
+    if not isinstance(messages, list):
+        raise InvalidRequest(f"messages must be a list, got {_short(messages)}", param="messages")
+    if not messages:
+        raise InvalidRequest("messages must hold at least one message", param="messages")
+    system: list[str] = []
+    rest: list[dict[str, Any]] = []
+    for index, entry in enumerate(cast("list[Any]", messages)):
+        message = _message(entry, f"messages[{index}]")
+        if message["role"] == "system":
+            system.append(message["content"])
+        else:
+            rest.append(message)
+    if system:
+        rest.insert(0, {"role": "system", "content": "\n\n".join(system)})
+    return rest
+
+
+def _message(entry: Any, where: str) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        raise InvalidRequest(f"{where} must be an object, got {_short(entry)}", param=where)
+    fields = cast("dict[str, Any]", entry)
+    role = fields.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        expected = ", ".join(ROLES)
+        raise InvalidRequest(f"{where}.role is {_short(role)}, expected one of {expected}", param=f"{where}.role")
+    message: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    calls = fields.get("tool_calls") if role == "assistant" else None
+    if fields.get("content") is None and calls:
+        message["content"] = ""
+    else:
+        message["content"] = _content(fields.get("content"), f"{where}.content")
+    if calls is not None:
+        message["tool_calls"] = _tool_calls(calls, f"{where}.tool_calls")
+    if role == "tool":
+        message["tool_call_id"] = _string(fields.get("tool_call_id"), f"{where}.tool_call_id")
+    if fields.get("name") is not None:
+        message["name"] = _string(fields["name"], f"{where}.name")
+    return message
+
+
+def _content(content: Any, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidRequest(f"{where} must be a string or a list of parts, got {_short(content)}", param=where)
+    texts: list[str] = []
+    for index, part in enumerate(cast("list[Any]", content)):
+        at = f"{where}[{index}]"
+        if not isinstance(part, dict):
+            raise InvalidRequest(f"{at} must be an object, got {_short(part)}", param=at)
+        fields = cast("dict[str, Any]", part)
+        kind = fields.get("type")
+        if kind not in ("text", "refusal"):
+            raise InvalidRequest(
+                f"{at}.type is {_short(kind)}; this model takes text parts only", param=f"{at}.type"
+            )
+        texts.append(_string(fields.get(kind), f"{at}.{kind}"))
+    return "".join(texts)
+
+
+def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(calls, list) or not calls:
+        raise InvalidRequest(f"{where} must be a non-empty list, got {_short(calls)}", param=where)
+    out: list[dict[str, Any]] = []
+    for index, call in enumerate(cast("list[Any]", calls)):
+        at = f"{where}[{index}]"
+        if not isinstance(call, dict):
+            raise InvalidRequest(f"{at} must be an object, got {_short(call)}", param=at)
+        fields = cast("dict[str, Any]", call)
+        function = fields.get("function")
+        if fields.get("type", "function") != "function" or not isinstance(function, dict):
+            raise InvalidRequest(f"{at} must be a function call", param=at)
+        named = cast("dict[str, Any]", function)
+        arguments = named.get("arguments", "")
+        if not isinstance(arguments, (str, dict)):
+            raise InvalidRequest(
+                f"{at}.function.arguments must be a string, got {_short(arguments)}",
+                param=f"{at}.function.arguments",
+            )
+        out.append(
+            {
+                "id": _string(fields.get("id"), f"{at}.id"),
+                "type": "function",
+                "function": {
+                    "name": _string(named.get("name"), f"{at}.function.name"),
+                    "arguments": _parsed(cast("str | dict[str, Any]", arguments)),
+                },
+            }
+        )
+    return out
+
+
+def _parsed(arguments: str | dict[str, Any]) -> Any:
+    """Templates walk over an object; a string that is none (a model's slip) stays as it was."""
+    if isinstance(arguments, str):
+        try:
+            value = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return arguments
+        return value if isinstance(value, dict) else arguments  # pyright: ignore[reportUnknownVariableType]
+    return arguments
+
+
+def _string(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{where} must be a string, got {_short(value)}", param=where)
+    return value
+
+
+def _short(value: object) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

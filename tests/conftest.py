@@ -1,0 +1,22 @@
+"""Shared fixtures and the hypothesis profile of the whole suite."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None, max_examples=50)
+settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(scope="session")
+def default_model_path() -> Path:
+    """The default model's .gguf file, fetched through Ingle's own sources if it is not there yet."""
+    from ingle.env import Environment
+    from ingle.weights.sources import resolve
+
+    return resolve("smollm2-135m-instruct", Environment.read().store())
