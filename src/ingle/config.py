@@ -21,13 +21,13 @@ class EngineConfig:
     max_waiting: int = 128  # accepted requests that wait for a row; beyond it `QueueFull`
     window_tokens: int = 256  # prompt tokens computed in one step, all prompt windows together
     context_length: int | None = None  # caps the model's own limit; None: the model's
-    dtype: str = "auto"  # activations: "auto" (float32 on CPU, bfloat16 on GPUs), "float32", "bfloat16", "float16"
+    dtype: str = (
+        "auto"  # activations: "auto" (float32 on CPU, bfloat16 on GPUs), "float32", "bfloat16", "float16"
+    )
 
     def __post_init__(self) -> None:
         _require(1 <= self.max_rows <= 1024, f"max_rows must be 1 to 1024, got {self.max_rows}")
-        _require(
-            0 <= self.max_waiting <= 100_000, f"max_waiting must be 0 to 100000, got {self.max_waiting}"
-        )
+        _require(0 <= self.max_waiting <= 100_000, f"max_waiting must be 0 to 100000, got {self.max_waiting}")
         _require(
             1 <= self.window_tokens <= 8192, f"window_tokens must be 1 to 8192, got {self.window_tokens}"
         )
@@ -71,3 +71,4 @@ class StoreConfig:
 
     models_dir: Path  # catalog models, one folder each
     offline: bool = False  # never touch the network
+    hub_endpoint: str | None = None  # another model hub than the default one

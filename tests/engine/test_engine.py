@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.collect import Collector
-from support.toy import NOT_A_NUMBER, POISON, VOCAB, ToyGraph
 
 from ingle.config import EngineConfig
 from ingle.contracts.request import Request, SamplingParams
 from ingle.engine.handle import EngineInfo
 from ingle.engine.loop import Engine
 from ingle.errors import ContextOverflow, EngineStopped, InvalidRequest, QueueFull
+from support.collect import Collector
+from support.toy import NOT_A_NUMBER, POISON, VOCAB, ToyGraph
 
 INFO = EngineInfo(vocab_size=VOCAB, context_length=700, backend="toy")
 
@@ -72,9 +72,7 @@ samplings = st.fixed_dictionaries(
 @given(data=st.data())
 def test_tokens_do_not_depend_on_the_schedule(engine: Engine, patient: Engine, data: st.DataObject) -> None:
     """Random arrivals, batch mates, window borders and cancels: each request gets what it gets alone."""
-    jobs = [
-        request(data.draw(prompts), **data.draw(samplings)) for _ in range(data.draw(st.integers(1, 7)))
-    ]
+    jobs = [request(data.draw(prompts), **data.draw(samplings)) for _ in range(data.draw(st.integers(1, 7)))]
     doomed = [request(data.draw(prompts), max_tokens=200) for _ in range(data.draw(st.integers(0, 2)))]
     got = Collector()
     order = data.draw(st.permutations([*jobs, *doomed]))

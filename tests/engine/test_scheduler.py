@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 from ingle.engine.scheduler import Budget, QueueView, RowView, plan
 
-rows = st.builds(
-    lambda pending, in_batch: (pending, in_batch), st.integers(1, 2000), st.booleans()
-)
+rows = st.builds(lambda pending, in_batch: (pending, in_batch), st.integers(1, 2000), st.booleans())
 
 
 @st.composite
@@ -18,7 +16,9 @@ def views(draw: st.DrawFn) -> QueueView:
         RowView(f"r{i}", 1 if in_batch else pending, in_batch)
         for i, (pending, in_batch) in enumerate(draw(st.lists(rows, max_size=12)))
     ]
-    waiting = [RowView(f"w{i}", n, False) for i, n in enumerate(draw(st.lists(st.integers(1, 2000), max_size=12)))]
+    waiting = [
+        RowView(f"w{i}", n, False) for i, n in enumerate(draw(st.lists(st.integers(1, 2000), max_size=12)))
+    ]
     return QueueView(running, waiting)
 
 

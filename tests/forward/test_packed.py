@@ -6,11 +6,11 @@ import random
 
 import mlx.core as mx
 import pytest
-from support.toy import VOCAB, ToyGraph
 
 from ingle.contracts.cache import LayerCache
 from ingle.contracts.graph import Phase, PhaseGroup, Projected
 from ingle.forward.packed import bundles, forward
+from support.toy import VOCAB, ToyGraph
 
 
 @pytest.fixture(scope="module")

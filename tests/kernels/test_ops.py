@@ -80,12 +80,16 @@ def test_norm_and_rotation(backend: str) -> None:
     w = rng.normal(size=16).astype(np.float32)
     d = x.astype(np.float64)
     expected = d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5) * w
-    np.testing.assert_allclose(np.array(ops.rms_norm(mx.array(x), mx.array(w), 1e-5)), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        np.array(ops.rms_norm(mx.array(x), mx.array(w), 1e-5)), expected, rtol=1e-5, atol=1e-6
+    )
     inv_freq = (1.0 / 100.0 ** (np.arange(8) / 8)).astype(np.float32)
     positions = np.array([5, 900])[:, None] + np.arange(4)
     angles = (positions[:, None, :, None].astype(np.float32) * inv_freq).astype(np.float64)
     a, b = d[..., :8], d[..., 8:]
-    turned = np.concatenate([a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)], -1)
+    turned = np.concatenate(
+        [a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)], -1
+    )
     got = ops.rope(mx.array(x), (5, 900), mx.array(inv_freq), 1.5)
     np.testing.assert_allclose(np.array(got), 1.5 * turned, rtol=1e-5, atol=2e-5)
 

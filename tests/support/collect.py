@@ -43,7 +43,9 @@ class Collector:
         return [t for e in self.events[request_id] if isinstance(e, TokensCommitted) for t in e.tokens]
 
     def logprobs(self, request_id: str) -> list[TokenLogprobs]:
-        return [p for e in self.events[request_id] if isinstance(e, TokensCommitted) for p in e.logprobs or ()]
+        return [
+            p for e in self.events[request_id] if isinstance(e, TokensCommitted) for p in e.logprobs or ()
+        ]
 
     def _finished(self, request_id: str) -> Finished | None:
         ends = [e for e in self.events[request_id] if isinstance(e, Finished)]

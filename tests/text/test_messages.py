@@ -15,7 +15,10 @@ def test_developer_is_system_and_both_merge_at_the_front() -> None:
         [
             {"role": "developer", "content": "be brief"},
             {"role": "user", "content": "hi"},
-            {"role": "system", "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "kind"}]},
+            {
+                "role": "system",
+                "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "kind"}],
+            },
         ]
     )
     assert got == [{"role": "system", "content": "be brief\n\nbe kind"}, {"role": "user", "content": "hi"}]

@@ -7,12 +7,12 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tiny_tokenizer import END, START, TEMPLATE, tiny_assets
 
 from ingle.errors import CheckpointError, InvalidRequest
 from ingle.text.special import encode_chat
 from ingle.text.template import ChatTemplate
 from ingle.text.tokenizer import Tokenizer
+from support.tiny_tokenizer import END, START, TEMPLATE, tiny_assets
 
 MESSAGES = [{"role": "user", "content": "hi <b>"}]
 
@@ -45,9 +45,18 @@ def test_generation_prompt_is_optional() -> None:
         ("{{ 'a' * 10**9 }}", "over the limit"),
         ("{{ [1] * 10**9 }}", "over the limit"),
         ("{{ 9 ** 99999999 }}", "over the limit"),
-        ("{% set n = namespace(x='aaaa') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}", "limit"),
-        ("{% set n = namespace(x='aaaa') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}", "limit"),
-        ("{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}", "limit"),
+        (
+            "{% set n = namespace(x='aaaa') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+            "limit",
+        ),
+        (
+            "{% set n = namespace(x='aaaa') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+            "limit",
+        ),
+        (
+            "{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+            "limit",
+        ),
         ("{{ '%999999999d' % 1 }}", "not available"),
         ("{{ '{:999999999}'.format(1) }}", "not available"),
         ("{{ 'x'.ljust(999999999) }}", "not available"),

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tiny_tokenizer import BOS, END, VOCAB_SIZE, tiny_assets
 
 from ingle.contracts.text_assets import TextAssets
 from ingle.errors import CheckpointError
@@ -16,6 +15,7 @@ from ingle.text.detokenizer import IncrementalDetokenizer
 from ingle.text.tokenizer import Tokenizer
 from ingle.weights.gguf import GGUFFile
 from ingle.weights.gguf_config import text_assets
+from support.tiny_tokenizer import BOS, END, VOCAB_SIZE, tiny_assets
 
 GOLDENS = Path(__file__).parent / "goldens"
 
@@ -32,7 +32,19 @@ def smollm(default_model_path: Path) -> Tokenizer:
 
 def sentencepiece_assets(**changes: object) -> TextAssets:
     """A SentencePiece vocabulary with byte fallback, scores best for the longest pieces."""
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁", "a", "b", "▁a", "ab", "▁ab", "  "]
+    pieces = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{b:02X}>" for b in range(256)),
+        "▁",
+        "a",
+        "b",
+        "▁a",
+        "ab",
+        "▁ab",
+        "  ",
+    ]
     types = [2, 3, 3, *[6] * 256, 1, 1, 1, 1, 1, 1, 4]
     scores = [0.0, 0.0, 0.0, *[0.0] * 256, -9.0, -8.0, -8.0, -3.0, -2.0, -1.0, 0.0]
     metadata: dict[str, object] = {

@@ -110,7 +110,9 @@ class RowCache:
             shifts = [b - a for a, b in zip(self._bases, bases, strict=True)]
             if any(shifts):
                 self._bases = bases
-                index = mx.minimum(mx.arange(self.columns)[None] + mx.array(shifts)[:, None], self.columns - 1)
+                index = mx.minimum(
+                    mx.arange(self.columns)[None] + mx.array(shifts)[:, None], self.columns - 1
+                )
                 index = index[:, None, :, None]
                 assert self._values is not None
                 self._keys = mx.take_along_axis(self._keys, index, axis=2)

@@ -29,7 +29,9 @@ class SamplingParams:
     top_k: int = 0  # keep the k likeliest; 0 means all
     min_p: float = 0.0  # keep tokens at least this fraction of the likeliest; [0, 1]
     seed: int = 0  # unsigned 64 bits
-    repetition_penalty: float = 1.0  # divides (or multiplies, if negative) logits of tokens seen in prompt or output
+    repetition_penalty: float = (
+        1.0  # divides (or multiplies, if negative) logits of tokens seen in prompt or output
+    )
     presence_penalty: float = 0.0  # subtracted once from tokens seen in the output
     frequency_penalty: float = 0.0  # subtracted for each time a token was seen in the output
     logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])

@@ -27,7 +27,9 @@ def needs_history(params: SamplingParams) -> bool:
     )
 
 
-def process(logits: mx.array, params: SamplingParams, history: TokenHistory | None, generated: int) -> mx.array:
+def process(
+    logits: mx.array, params: SamplingParams, history: TokenHistory | None, generated: int
+) -> mx.array:
     """One row [vocab] with its penalties, bias and minimum length applied, in this order.
 
     Repetition: a token of prompt or output has its logit divided by the penalty if positive, else
@@ -41,7 +43,9 @@ def process(logits: mx.array, params: SamplingParams, history: TokenHistory | No
                 ids = mx.array(seen)
                 old = logits[ids]
                 penalty = params.repetition_penalty
-                logits = mx.put_along_axis(logits, ids, mx.where(old > 0, old / penalty, old * penalty), axis=0)
+                logits = mx.put_along_axis(
+                    logits, ids, mx.where(old > 0, old / penalty, old * penalty), axis=0
+                )
         if history.output and (params.presence_penalty or params.frequency_penalty):
             logits = _shift(
                 logits,

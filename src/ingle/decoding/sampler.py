@@ -82,7 +82,9 @@ def _choose(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     scaled = rows / _column([p.temperature for p in params])
     keys = noise_keys([p.seed for p in params], [draws[r].position for r in sampled])
     noisy = mx.where(_kept(scaled, params), scaled + gumbel(keys, logits.shape[-1]), -mx.inf)
-    return mx.put_along_axis(greedy, mx.array(sampled), mx.argmax(noisy, axis=-1).astype(greedy.dtype), axis=0)
+    return mx.put_along_axis(
+        greedy, mx.array(sampled), mx.argmax(noisy, axis=-1).astype(greedy.dtype), axis=0
+    )
 
 
 def _kept(scaled: mx.array, params: Sequence[SamplingParams]) -> mx.array:

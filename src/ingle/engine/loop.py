@@ -175,9 +175,10 @@ class Engine:
     def _receive(self) -> bool:
         """Take the inbox, waiting for work if there is none. False: time to stop."""
         with self._lock:
-            while not (
-                self._inbox.submitted or self._inbox.cancelled or self._waiting or self._running
-            ) and self._inbox.closing is None:
+            while (
+                not (self._inbox.submitted or self._inbox.cancelled or self._waiting or self._running)
+                and self._inbox.closing is None
+            ):
                 self._lock.wait()
             inbox, self._inbox = self._inbox, _Inbox(closing=self._inbox.closing)
         for row in inbox.submitted:

@@ -152,9 +152,7 @@ def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
     return mx.fast.rms_norm(x, weight, eps)
 
 
-def rope(
-    x: mx.array, offsets: Sequence[int], inv_freq: mx.array, scale: float = 1.0
-) -> mx.array:
+def rope(x: mx.array, offsets: Sequence[int], inv_freq: mx.array, scale: float = 1.0) -> mx.array:
     """Rotate pairs (i, i + D/2) of x [rows, heads, length, D] by position * inv_freq[i].
 
     Token j of row r stands at position offsets[r] + j. `inv_freq` is float32 [D/2]; cos and sin are

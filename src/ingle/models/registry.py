@@ -27,5 +27,7 @@ def build_graph(config: ModelConfig, source: WeightSource, dtype: mx.Dtype) -> M
     """
     builder = FAMILIES.get(config.family)
     if builder is None:
-        raise CheckpointError(f"model family {config.family!r} is not supported; known: {', '.join(FAMILIES)}")
+        raise CheckpointError(
+            f"model family {config.family!r} is not supported; known: {', '.join(FAMILIES)}"
+        )
     return builder(config, source, dtype)

@@ -52,7 +52,9 @@ def decode(
         elif not harmless(value):
             text = repr(value)
             shown = text if len(text) <= 80 else text[:77] + "..."
-            raise InvalidRequest(f"{name} is not supported here (got {shown})", param=name, code="unsupported_value")
+            raise InvalidRequest(
+                f"{name} is not supported here (got {shown})", param=name, code="unsupported_value"
+            )
     try:
         return msgspec.convert(
             {name: value for name, value in fields.items() if name in known and value is not None}, into

@@ -21,7 +21,7 @@ class Server(uvicorn.Server):
     """First signal: no new work, running requests may finish for a while. Second: exit at once."""
 
     def __init__(self, app: Starlette, config: ServerConfig, on_ready: Callable[[str], None]) -> None:
-        self._socket = bind(config.host, config.port)
+        self.socket = bind(config.host, config.port)
         self._limit_s = config.shutdown_timeout_s
         self._on_ready = on_ready
         self._state: ServerState = app.state.ingle
@@ -38,11 +38,11 @@ class Server(uvicorn.Server):
 
     @property
     def url(self) -> str:
-        host, port = self._socket.getsockname()[:2]
+        host, port = self.socket.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def run_until_signal(self) -> None:
-        asyncio.run(self.serve([self._socket]))
+        asyncio.run(self.serve([self.socket]))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -28,7 +28,8 @@ async def encode_prompts(model: TextModel, prompts: Sequence[str | Sequence[int]
         bad = next((i for i in ids if not 0 <= i < size), None)
         if bad is not None:
             raise InvalidRequest(
-                f"prompt[{index}] holds token id {bad}, the vocabulary has ids 0 to {size - 1}", param="prompt"
+                f"prompt[{index}] holds token id {bad}, the vocabulary has ids 0 to {size - 1}",
+                param="prompt",
             )
         if not ids:
             raise InvalidRequest(f"prompt[{index}] has no tokens", param="prompt")
@@ -44,4 +45,6 @@ def start_completion(model: TextModel, prompts: list[list[int]], options: Genera
     try:
         return Generation(model, prompts, options)
     except ContextOverflow as error:
-        raise ContextOverflow(error.message, param="prompt" if error.param == "messages" else error.param) from None
+        raise ContextOverflow(
+            error.message, param="prompt" if error.param == "messages" else error.param
+        ) from None

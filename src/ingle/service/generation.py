@@ -54,7 +54,9 @@ class Generation:
     Iterate `events` once. Leaving early, by exception or cancellation too, ends them in the engine.
     """
 
-    def __init__(self, model: TextModel, prompts: Sequence[Sequence[int]], options: GenerationOptions) -> None:
+    def __init__(
+        self, model: TextModel, prompts: Sequence[Sequence[int]], options: GenerationOptions
+    ) -> None:
         self.prompt_tokens = sum(map(len, prompts))
         self.completion_tokens = 0
         self._streams: list[EventStream] = []

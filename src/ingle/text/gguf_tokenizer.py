@@ -33,7 +33,9 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     tokens = _strings(metadata, "tokenizer.ggml.tokens")
     types = metadata.get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens)
     if not isinstance(types, list) or len(cast("list[Any]", types)) != len(tokens):
-        raise CheckpointError(f"tokenizer.ggml.token_type does not name the kind of each of {len(tokens)} tokens")
+        raise CheckpointError(
+            f"tokenizer.ggml.token_type does not name the kind of each of {len(tokens)} tokens"
+        )
     vocab = {token: i for i, token in enumerate(tokens)}
     if len(vocab) != len(tokens):
         raise CheckpointError(f"tokenizer.ggml.tokens repeats {len(tokens) - len(vocab)} tokens")
@@ -96,7 +98,9 @@ def _sentencepiece(
     unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
     tokens = list(vocab)
     if not isinstance(unknown, int) or not 0 <= unknown < len(tokens):
-        raise CheckpointError(f"tokenizer.ggml.unknown_token_id is {unknown!r}, not one of {len(tokens)} tokens")
+        raise CheckpointError(
+            f"tokenizer.ggml.unknown_token_id is {unknown!r}, not one of {len(tokens)} tokens"
+        )
     model = models.BPE(
         vocab=vocab, merges=merges, unk_token=tokens[unknown], byte_fallback=True, fuse_unk=True
     )
@@ -135,7 +139,9 @@ def _merges_from_scores(
     """SentencePiece BPE joins the pair whose whole has the best score: rank pairs by that score."""
     scores = metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(cast("list[Any]", scores)) != len(tokens):
-        raise CheckpointError(f"tokenizer.ggml.scores does not hold one score for each of {len(tokens)} tokens")
+        raise CheckpointError(
+            f"tokenizer.ggml.scores does not hold one score for each of {len(tokens)} tokens"
+        )
     ranked: list[tuple[float, int, int, str, str]] = []
     for token, score, kind in zip(tokens, cast("list[float]", scores), types, strict=True):
         if kind != NORMAL or len(token) < 2:

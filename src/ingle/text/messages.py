@@ -40,7 +40,9 @@ def _message(entry: Any, where: str) -> dict[str, Any]:
     role = fields.get("role")
     if not isinstance(role, str) or role not in ROLES:
         expected = ", ".join(ROLES)
-        raise InvalidRequest(f"{where}.role is {_short(role)}, expected one of {expected}", param=f"{where}.role")
+        raise InvalidRequest(
+            f"{where}.role is {_short(role)}, expected one of {expected}", param=f"{where}.role"
+        )
     message: dict[str, Any] = {"role": "system" if role == "developer" else role}
     calls = fields.get("tool_calls") if role == "assistant" else None
     if fields.get("content") is None and calls:
@@ -60,7 +62,9 @@ def _content(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise InvalidRequest(f"{where} must be a string or a list of parts, got {_short(content)}", param=where)
+        raise InvalidRequest(
+            f"{where} must be a string or a list of parts, got {_short(content)}", param=where
+        )
     texts: list[str] = []
     for index, part in enumerate(cast("list[Any]", content)):
         at = f"{where}[{index}]"

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
-import jinja2
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError, TemplateError
@@ -28,7 +27,17 @@ MAX_TEXT_CHARS = 32 * 1024 * 1024  # of the output and of any string on the way
 MAX_ITEMS = 1_000_000
 MAX_NUMBER_BITS = 4096
 _FORBIDDEN_METHODS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "translate"})
-_FORBIDDEN_FILTERS = ("center", "format", "wordwrap", "pprint", "xmlattr", "urlize", "batch", "slice", "filesizeformat")
+_FORBIDDEN_FILTERS = (
+    "center",
+    "format",
+    "wordwrap",
+    "pprint",
+    "xmlattr",
+    "urlize",
+    "batch",
+    "slice",
+    "filesizeformat",
+)
 
 
 class _TooLarge(SecurityError):
@@ -158,7 +167,7 @@ def _raise_exception(message: object) -> None:
 
 
 def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(str(form)[:256])  # noqa: DTZ005 - templates want the local date
+    return datetime.now().strftime(str(form)[:256])
 
 
 class ChatTemplate:
@@ -172,7 +181,9 @@ class ChatTemplate:
         self, source: str, special_tokens: Mapping[str, str] | None = None, *, timeout_s: float = 5.0
     ) -> None:
         if len(source) > MAX_SOURCE_CHARS:
-            raise CheckpointError(f"the chat template has {len(source)} characters, the limit is {MAX_SOURCE_CHARS}")
+            raise CheckpointError(
+                f"the chat template has {len(source)} characters, the limit is {MAX_SOURCE_CHARS}"
+            )
         environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         for name in _FORBIDDEN_FILTERS:
             environment.filters.pop(name, None)

@@ -75,7 +75,9 @@ class Fields:
         return tuple(ids)
 
     def refuse(self, key: str, supported: str) -> CheckpointError:
-        return CheckpointError(f"{self.where}: {key} is {_short(self.values.get(key))}; supported: {supported}")
+        return CheckpointError(
+            f"{self.where}: {key} is {_short(self.values.get(key))}; supported: {supported}"
+        )
 
     def _get(self, key: str, default: Any) -> Any:
         value = self.values.get(key)

@@ -145,7 +145,9 @@ _READERS: Mapping[str, Callable[[Fields, tuple[int, ...]], ModelConfig]] = {
 def _layer_kinds(fields: Fields, layers: int) -> tuple[LayerKind, ...]:
     if fields.has("layer_types"):
         names = {name: kind for kind, name in _KIND_NAMES.items()}
-        kinds = [names.get(name) if isinstance(name, str) else None for name in fields.sequence("layer_types")]
+        kinds = [
+            names.get(name) if isinstance(name, str) else None for name in fields.sequence("layer_types")
+        ]
         if None in kinds or len(kinds) != layers:
             raise fields.refuse("layer_types", f"{layers} of {', '.join(names)}")
         return tuple(kind for kind in kinds if kind is not None)

@@ -68,7 +68,9 @@ def generation_options(
         name: value for name in _PASSED if (value := getattr(fields, name)) is not None
     }
     if fields.top_k is not None:
-        sampling["top_k"] = max(0, fields.top_k) if fields.top_k >= -1 else fields.top_k  # -1: all, as elsewhere
+        sampling["top_k"] = (
+            max(0, fields.top_k) if fields.top_k >= -1 else fields.top_k
+        )  # -1: all, as elsewhere
     sampling["logit_bias"] = _logit_bias(fields.logit_bias or {}, model)
     sampling["top_logprobs"] = top_logprobs
     return GenerationOptions(
@@ -100,7 +102,8 @@ def _logit_bias(bias: Mapping[str, float], model: TextModel) -> dict[int, float]
     for key, value in bias.items():
         if not re.fullmatch(r"[0-9]{1,10}", key) or int(key) >= size:
             raise InvalidRequest(
-                f"logit_bias has the key {key[:40]!r}, expected a token id from 0 to {size - 1}", param="logit_bias"
+                f"logit_bias has the key {key[:40]!r}, expected a token id from 0 to {size - 1}",
+                param="logit_bias",
             )
         out[int(key)] = value
     return out
@@ -113,7 +116,8 @@ def _stop_token_ids(ids: list[int], model: TextModel) -> tuple[int, ...]:
     for token in ids:
         if not 0 <= token < size:
             raise InvalidRequest(
-                f"stop_token_ids holds {token}, expected token ids from 0 to {size - 1}", param="stop_token_ids"
+                f"stop_token_ids holds {token}, expected token ids from 0 to {size - 1}",
+                param="stop_token_ids",
             )
     return tuple(ids)
 

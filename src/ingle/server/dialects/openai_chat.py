@@ -68,7 +68,8 @@ def options(request: ChatRequest, model: TextModel, config: ServerConfig) -> Gen
     limit, newer = request.max_tokens, request.max_completion_tokens
     if limit is not None and newer is not None and limit != newer:
         raise InvalidRequest(
-            f"max_tokens is {limit} and max_completion_tokens is {newer}; give one of them", param="max_tokens"
+            f"max_tokens is {limit} and max_completion_tokens is {newer}; give one of them",
+            param="max_tokens",
         )
     if request.top_logprobs is not None and not request.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
@@ -95,7 +96,11 @@ class ChunkRenderer:
         self._logprobs = logprobs
 
     def role(self, index: int) -> bytes:
-        return self._prefix + b'%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n' % index
+        return (
+            self._prefix
+            + b'%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
+            % index
+        )
 
     def delta(self, index: int, text: str, tokens: Sequence[TokenText]) -> bytes:
         lined = msgspec.json.encode(logprob_content(tokens)) if self._logprobs else b"null"
@@ -112,13 +117,18 @@ class ChunkRenderer:
 
     def finish(self, index: int, reason: str) -> bytes:
         reason_json = msgspec.json.encode(reason)
-        return self._prefix + b'%d,"delta":{},"logprobs":null,"finish_reason":%b}]}\n\n' % (index, reason_json)
+        return self._prefix + b'%d,"delta":{},"logprobs":null,"finish_reason":%b}]}\n\n' % (
+            index,
+            reason_json,
+        )
 
     def usage(self, prompt_tokens: int, completion_tokens: int) -> bytes:
         return sse.event({**self._head, "choices": [], "usage": usage(prompt_tokens, completion_tokens)})
 
 
-def completion(model: str, choices: list[dict[str, Any]], prompt_tokens: int, completion_tokens: int) -> bytes:
+def completion(
+    model: str, choices: list[dict[str, Any]], prompt_tokens: int, completion_tokens: int
+) -> bytes:
     return msgspec.json.encode(
         {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
@@ -131,7 +141,9 @@ def completion(model: str, choices: list[dict[str, Any]], prompt_tokens: int, co
     )
 
 
-def choice(index: int, text: str, tokens: Sequence[TokenText], reason: str, *, logprobs: bool) -> dict[str, Any]:
+def choice(
+    index: int, text: str, tokens: Sequence[TokenText], reason: str, *, logprobs: bool
+) -> dict[str, Any]:
     return {
         "index": index,
         "message": {"role": "assistant", "content": text, "refusal": None},

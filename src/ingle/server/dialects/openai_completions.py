@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, cast
 
-import msgspec
 from msgspec import Meta
 
 from ingle.config import ServerConfig
@@ -66,7 +65,8 @@ def prompts(request: CompletionRequest) -> list[str | list[int]]:
     for index, item in enumerate(items):
         if not isinstance(item, str) and not (isinstance(item, list) and _token_ids(cast("list[Any]", item))):
             raise InvalidRequest(
-                f"prompt[{index}] must be a string or a list of token ids, got {repr(item)[:60]}", param="prompt"
+                f"prompt[{index}] must be a string or a list of token ids, got {repr(item)[:60]}",
+                param="prompt",
             )
     return items
 
@@ -78,7 +78,8 @@ def _token_ids(items: list[Any]) -> bool:
 def options(request: CompletionRequest, model: TextModel, config: ServerConfig) -> GenerationOptions:
     if request.best_of is not None and request.best_of != request.n:
         raise InvalidRequest(
-            f"best_of is {request.best_of}, it is supported only when equal to n ({request.n})", param="best_of"
+            f"best_of is {request.best_of}, it is supported only when equal to n ({request.n})",
+            param="best_of",
         )
     if request.echo and request.logprobs is not None:
         raise InvalidRequest("echo together with logprobs is not supported", param="logprobs")

@@ -1,0 +1,91 @@
+"""What several subcommands share: model flags, progress, loading."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from typing import TYPE_CHECKING
+
+from ingle.config import EngineConfig
+from ingle.env import Environment
+from ingle.weights.catalog import CATALOG, DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from ingle.compose import Loaded
+    from ingle.service.models import TextModel
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=f"default: {DEFAULT_MODEL}"
+    )
+    parser.add_argument("--context", type=int, metavar="N", help="cap the context at N tokens")
+    parser.add_argument(
+        "--max-rows", type=int, default=16, metavar="N", help="sequences that run at once (16)"
+    )
+    parser.add_argument(
+        "--max-waiting", type=int, default=128, metavar="N", help="requests that may wait (128)"
+    )
+    parser.add_argument(
+        "--dtype",
+        default="auto",
+        help="activations: auto, float32, bfloat16 or float16 (auto: float32 on CPUs)",
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of the native kernels (all cores)")
+    parser.add_argument("--offline", action="store_true", help="never touch the network")
+
+
+class ProgressBar:
+    """A bar on a terminal, a line now and then elsewhere. Writes to stderr."""
+
+    def __init__(self) -> None:
+        self._bar = None
+        self._said = ""
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if not sys.stderr.isatty() or not total:
+            if what != self._said:
+                print(f"ingle: {what}", file=sys.stderr, flush=True)
+                self._said = what
+            return
+        if self._bar is None:
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, unit="B", unit_scale=True, leave=False)
+        self._bar.set_description(what)
+        self._bar.update(done - self._bar.n)
+        if done >= total:
+            self._bar.close()
+
+
+def load(args: argparse.Namespace) -> Loaded:
+    """Find, fetch and open the model that the flags name."""
+    from ingle import compose
+    from ingle.weights.sources import resolve
+
+    env = Environment.read()
+    config = EngineConfig(
+        max_rows=args.max_rows, max_waiting=args.max_waiting, context_length=args.context, dtype=args.dtype
+    )
+    path = resolve(args.model, env.store(offline=args.offline), ProgressBar())
+    name = args.model if args.model in CATALOG else path.stem if path.is_file() else path.name
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loaded = compose.load(
+            path, name=getattr(args, "name", None) or name, config=config, threads=args.threads or env.threads,
+            isa=env.isa,
+        )  # fmt: skip
+    for warning in caught:
+        print(f"ingle: warning: {warning.message}", file=sys.stderr)
+    return loaded
+
+
+def open_text_model(loaded: Loaded) -> TextModel:
+    from ingle.service.models import TextModel
+
+    try:
+        return TextModel.open(loaded.name, loaded.text, loaded.engine)
+    except BaseException:
+        loaded.engine.close()
+        raise
