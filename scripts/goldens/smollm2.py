@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
+from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 TESTS = Path(__file__).parents[2] / "tests"
@@ -44,9 +45,15 @@ TEXTS = [
 def main() -> None:
     path = Path(sys.argv[1])
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    # The reference's GGUF import drops a step of the model's published tokenizer.json: single digits.
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
     cases = [{"text": text, "ids": tokenizer.encode(text, add_special_tokens=False)} for text in TEXTS]
-    (TESTS / "text" / "goldens" / "smollm2.json").write_text(json.dumps(cases, ensure_ascii=True, indent=0) + "\n")
+    (TESTS / "text" / "goldens" / "smollm2.json").write_text(
+        json.dumps(cases, ensure_ascii=True, indent=0) + "\n"
+    )
     goldens = []
     for question in QUESTIONS:
         ids = tokenizer.apply_chat_template(
@@ -63,7 +70,12 @@ def main() -> None:
             pending = top.indices[:1].reshape(1, 1)
             sequence = torch.cat([sequence, pending], dim=1)
         goldens.append(
-            {"question": question, "prompt": ids, "greedy": sequence[0, len(ids) :].tolist(), "margins": margins}
+            {
+                "question": question,
+                "prompt": ids,
+                "greedy": sequence[0, len(ids) :].tolist(),
+                "margins": margins,
+            }
         )
     (TESTS / "parity" / "goldens" / "smollm2.json").write_text(json.dumps(goldens, indent=0) + "\n")
 

@@ -37,14 +37,25 @@ def models() -> dict[str, torch.nn.Module]:
     linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
     return {
         "llama": LlamaForCausalLM(
-            LlamaConfig(**BASE, num_hidden_layers=3, tie_word_embeddings=True, rope_parameters=plain, rms_norm_eps=1e-5)
+            LlamaConfig(
+                **BASE,
+                num_hidden_layers=3,
+                tie_word_embeddings=True,
+                rope_parameters=plain,
+                rms_norm_eps=1e-5,
+            )
         ),
         "llama3": LlamaForCausalLM(
             LlamaConfig(**BASE, num_hidden_layers=3, tie_word_embeddings=False, rope_parameters=LLAMA3)
         ),
         "llama_bias": LlamaForCausalLM(
             LlamaConfig(
-                **BASE, num_hidden_layers=2, head_dim=16, attention_bias=True, mlp_bias=True, rope_parameters=linear
+                **BASE,
+                num_hidden_layers=2,
+                head_dim=16,
+                attention_bias=True,
+                mlp_bias=True,
+                rope_parameters=linear,
             )
         ),
         "gemma3": Gemma3ForCausalLM(
@@ -113,7 +124,9 @@ def main() -> None:
         (folder / "generation_config.json").unlink(missing_ok=True)
         loaded = type(model).from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
         config = json.loads((folder / "config.json").read_text())
-        (folder / "config.older.json").write_text(json.dumps(older_dialect(config), indent=1, sort_keys=True) + "\n")
+        (folder / "config.older.json").write_text(
+            json.dumps(older_dialect(config), indent=1, sort_keys=True) + "\n"
+        )
         np.savez_compressed(PARITY / "goldens" / f"{name}.npz", **reference(loaded))
 
 

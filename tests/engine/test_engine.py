@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ from support.toy import NOT_A_NUMBER, POISON, VOCAB, ToyGraph
 INFO = EngineInfo(vocab_size=VOCAB, context_length=700, backend="toy")
 
 
-def make_engine(**config: int) -> Engine:
+def make_engine(**config: Any) -> Engine:
     return Engine(ToyGraph, INFO, EngineConfig(**config), row_invariant=False)
 
 

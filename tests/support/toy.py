@@ -65,10 +65,10 @@ class ToyLayer:
 
 
 class ToyGraph:
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, vocab: int = VOCAB) -> None:
         keys = mx.random.split(mx.random.key(seed + 100), 3)
-        self._table = mx.random.normal((VOCAB, HIDDEN), key=keys[0])
-        self._sides = mx.random.normal((VOCAB, 3, SIDE), key=keys[1])
+        self._table = mx.random.normal((vocab, HIDDEN), key=keys[0])
+        self._sides = mx.random.normal((vocab, 3, SIDE), key=keys[1])
         self._layers = [
             ToyLayer(0, None, WINDOW, seed + 1),
             ToyLayer(1, None, None, seed + 2),
@@ -92,7 +92,8 @@ class ToyGraph:
         return _norm(hidden)
 
     def logits(self, hidden: mx.array) -> mx.array:
-        blocked = mx.where(mx.arange(VOCAB) >= POISON, -1e4, 0.0)  # the toy never says them itself
+        tokens = mx.arange(self._table.shape[0])  # the toy never says its two traps itself
+        blocked = mx.where((tokens == POISON) | (tokens == NOT_A_NUMBER), -1e4, 0.0)
         return 2.0 * hidden @ self._table.T + blocked
 
     def make_cache(self, rows: int) -> list[LayerCache]:

@@ -71,7 +71,8 @@ class RowCache:
             window = self._retention.window or 0
             if count < 0 or left < 0 or (base > 0 and base > left - window + 1):
                 raise ValueError(
-                    f"cannot take back {count} of {length} tokens of row {row}: positions before {base} are gone"
+                    f"cannot take back {count} of {length} tokens of row {row}: "
+                    f"positions before {base} are gone"
                 )
         self._lengths = tuple(n - c for n, c in zip(self._lengths, counts, strict=True))
 
@@ -131,7 +132,7 @@ def _write(buffer: mx.array, new: mx.array, starts: Sequence[int]) -> mx.array:
     """`buffer` with row r of `new` at columns [starts[r], starts[r] + length); pure."""
     if len(set(starts)) == 1:
         return mx.slice_update(buffer, new, mx.array([starts[0]]), axes=[2])
-    columns = mx.array(starts)[:, None] + mx.arange(new.shape[2])[None]
+    columns = mx.array(list(starts))[:, None] + mx.arange(new.shape[2])[None]
     return mx.put_along_axis(buffer, columns[:, None, :, None], new, axis=2)
 
 

@@ -10,7 +10,7 @@ import time
 from ingle.cli.common import add_model_arguments, load, open_text_model
 from ingle.errors import RequestError
 from ingle.service.chat import start_chat
-from ingle.service.generation import ChoiceFinished, GenerationOptions, TextDelta
+from ingle.service.generation import GenerationOptions, TextDelta
 from ingle.service.models import TextModel
 
 _HELP = "/reset forgets the conversation, /exit ends it (so does end of input), Ctrl-C stops an answer"
@@ -81,7 +81,7 @@ async def _answer(model: TextModel, history: list[dict[str, str]], options: Gene
             first = first or time.monotonic()
             parts.append(event.text)
             print(event.text, end="", flush=True)
-        elif isinstance(event, ChoiceFinished):
+        else:
             print()
     ended = time.monotonic()
     tokens = generation.completion_tokens

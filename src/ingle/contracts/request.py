@@ -108,7 +108,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural-log probabilities under the model's own distribution, before bias, penalties and temperature."""
+    """Natural logs under the model's own distribution, before bias, penalties and temperature."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), likeliest first, ties by id

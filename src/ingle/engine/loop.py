@@ -134,7 +134,7 @@ class Engine:
         )
 
     def close(self, detail: str = "the engine is shutting down") -> None:
-        """End every request with "cancelled" and stop the thread. Idempotent; waits for the step in progress."""
+        """End every request with "cancelled" and stop the thread. Waits for the step in progress."""
         with self._lock:
             if self._inbox.closing is None:
                 self._inbox.closing = detail

@@ -15,7 +15,7 @@ from ingle.config import ServerConfig
 from ingle.errors import IngleError
 from ingle.server.errors import on_error, on_http_exception
 from ingle.server.metrics import Metrics
-from ingle.server.middleware import ApiKeys, RequestIds
+from ingle.server.middleware import ApiKeys, BodyLimit, RequestIds
 from ingle.server.routes import chat, completions, info
 from ingle.server.sse import ClientGone
 from ingle.server.state import ServerState
@@ -37,6 +37,7 @@ def create_app(models: Sequence[TextModel], config: ServerConfig) -> Starlette:
     layers = [Middleware(RequestIds, metrics=metrics, routes=[route.path for route in routes])]
     if config.api_keys:
         layers.append(Middleware(ApiKeys, keys=config.api_keys))
+    layers.append(Middleware(BodyLimit, max_bytes=config.max_body_bytes))
     app = Starlette(
         routes=routes,
         middleware=layers,
@@ -47,7 +48,6 @@ def create_app(models: Sequence[TextModel], config: ServerConfig) -> Starlette:
             ClientGone: _on_client_gone,
             Exception: on_error,
         },
-        max_body_size=config.max_body_bytes,
     )
     app.state.ingle = ServerState(models, config, metrics)
     return app

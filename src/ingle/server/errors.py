@@ -65,10 +65,8 @@ def error_response(error: BaseException) -> Response:
 
 
 async def on_http_exception(_: Request, error: Exception) -> Response:
-    """Starlette's own refusals (404, 405, 413) in the API's shape."""
+    """Starlette's own refusals (404, 405) in the API's shape."""
     assert isinstance(error, HTTPException)
-    if error.status_code == 413:
-        return error_response(errors.TooLarge("the request body is over the server's limit"))
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
     body = _body(str(error.detail), "invalid_request_error", None, code)
     return Response(body, error.status_code, dict(error.headers or {}), "application/json")

@@ -1,4 +1,4 @@
-"""Pure ASGI layers around every route: request ids, counting, API keys."""
+"""Pure ASGI layers around every route: request ids, counting, API keys, body size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ingle.errors import Unauthorized
+from ingle.errors import TooLarge, Unauthorized
 from ingle.server.errors import error_response
 from ingle.server.metrics import Metrics
 
@@ -63,3 +63,33 @@ class ApiKeys:
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
         matches = [hmac.compare_digest(digest, known) for known in self._digests]  # always all of them
         return scheme.lower() == "bearer" and any(matches)
+
+
+class BodyLimit:
+    """Refuses bodies over a size: by their declared length at once, others while they arrive."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app, self._max_bytes = app, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isdecimal() and int(declared) > self._max_bytes:
+            await error_response(self._error(f"{int(declared)} bytes"))(scope, receive, send)
+            return
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._max_bytes:
+                raise self._error("more")
+            return message
+
+        await self._app(scope, counted, send)
+
+    def _error(self, size: str) -> TooLarge:
+        return TooLarge(f"the request body has {size}, this server's limit is {self._max_bytes} bytes")

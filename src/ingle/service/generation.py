@@ -6,7 +6,7 @@ import asyncio
 import re
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -86,7 +86,7 @@ class Generation:
         for stream in self._streams:
             stream.abandon(detail)
 
-    async def events(self) -> AsyncIterator[TextEvent]:
+    async def events(self) -> AsyncGenerator[TextEvent]:
         """Raises:
         EngineError: a choice failed in the engine.
         EngineStopped: the request was ended from outside.

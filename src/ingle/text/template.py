@@ -55,7 +55,7 @@ class _RaisedByTemplate(TemplateError):
 class _Generator(CodeGenerator):
     """Jinja's own generator joins the parts of `a ~ b` unseen; here the environment checks them."""
 
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
         self.write("environment.checked_join((")
         for part in node.nodes:
             self.visit(part, frame)
@@ -157,9 +157,10 @@ def _indent_filter(value: Any, width: int | str = 4, first: bool = False, blank:
 
 def _tojson(value: Any, indent: int | None = None, **options: Any) -> str:
     """As transformers has it: plain JSON, no HTML escapes, no ASCII escapes."""
-    allowed = {k: v for k, v in options.items() if k in ("ensure_ascii", "separators", "sort_keys")}
+    chosen: dict[str, Any] = {"ensure_ascii": False}
+    chosen.update({k: v for k, v in options.items() if k in ("ensure_ascii", "separators", "sort_keys")})
     indent = None if indent is None else min(int(indent), 16)
-    return _bounded(json.dumps(value, indent=indent, **{"ensure_ascii": False, **allowed}))
+    return _bounded(json.dumps(value, indent=indent, **chosen))
 
 
 def _raise_exception(message: object) -> None:

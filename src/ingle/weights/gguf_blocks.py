@@ -13,11 +13,12 @@ from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 from ingle.contracts.weights import Affine, Dense, Weight
 
-Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+Bytes: TypeAlias = NDArray[Any]  # uint8
+Floats: TypeAlias = NDArray[Any]  # float32
 Codes: TypeAlias = tuple[Bytes, Floats, Floats]  # codes, scales, biases
 
 

@@ -70,9 +70,9 @@ class GGUFWeights:
 
     def take(self, name: str) -> Weight:
         stored = self._stored_name(name)
-        tensor = self._file.tensors.get(stored)
-        if tensor is None:
-            raise CheckpointError(f"{self._file.path}: tensor {stored!r} ({name}) is missing")
+        tensor = None if stored is None else self._file.tensors.get(stored)
+        if stored is None or tensor is None:
+            raise CheckpointError(f"{self._file.path}: tensor {stored or name!r} is missing")
         if tensor.type.decode is not None and len(tensor.shape) != 2:
             raise CheckpointError(
                 f"{self._file.path}: tensor {stored!r} of shape {tensor.shape} is in {tensor.type.name} "

@@ -72,7 +72,7 @@ def _llama(fields: Fields, eos_token_ids: tuple[int, ...]) -> ModelConfig:
         context = min(context, rope.original_context_length)
     head_dim = fields.integer("head_dim", common["hidden_size"] // common["num_heads"])
     minicpm = fields.text("model_type") == "minicpm"
-    scales: dict[str, float] = {}
+    scales: dict[str, Any] = {}
     if minicpm:
         scales = {
             "embed_scale": fields.number("scale_emb", 1.0),
@@ -144,13 +144,11 @@ _READERS: Mapping[str, Callable[[Fields, tuple[int, ...]], ModelConfig]] = {
 
 def _layer_kinds(fields: Fields, layers: int) -> tuple[LayerKind, ...]:
     if fields.has("layer_types"):
-        names = {name: kind for kind, name in _KIND_NAMES.items()}
-        kinds = [
-            names.get(name) if isinstance(name, str) else None for name in fields.sequence("layer_types")
-        ]
-        if None in kinds or len(kinds) != layers:
+        names: dict[Any, LayerKind] = {name: kind for kind, name in _KIND_NAMES.items()}
+        listed = fields.sequence("layer_types")
+        if len(listed) != layers or not all(isinstance(name, str) and name in names for name in listed):
             raise fields.refuse("layer_types", f"{layers} of {', '.join(names)}")
-        return tuple(kind for kind in kinds if kind is not None)
+        return tuple(names[name] for name in listed)
     pattern = fields.integer("sliding_window_pattern", fields.integer("_sliding_window_pattern", 6))
     if pattern < 1:
         raise fields.refuse("sliding_window_pattern", "a positive number")

@@ -133,13 +133,14 @@ def _entry(path: Path, name: str, info: object, data_start: int, data: mmap.mmap
     if not isinstance(info, dict):
         raise fail("its entry is not an object")
     fields = cast("dict[str, Any]", info)
-    dtype, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
+    dtype = fields.get("dtype")
+    shape, offsets = _naturals(fields.get("shape")), _naturals(fields.get("data_offsets"))
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise fail(f"dtype {dtype!r} is not supported, {', '.join(_DTYPES)} are")
-    if not _naturals(shape) or len(shape) > _MAX_DIMS:
-        raise fail(f"shape {str(shape)[:80]} is not a list of at most {_MAX_DIMS} sizes")
-    if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise fail(f"data_offsets {str(offsets)[:80]} are not two rising offsets")
+    if shape is None or len(shape) > _MAX_DIMS:
+        raise fail(f"shape {str(fields.get('shape'))[:80]} is not a list of at most {_MAX_DIMS} sizes")
+    if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise fail(f"data_offsets {str(fields.get('data_offsets'))[:80]} are not two rising offsets")
     nbytes = _DTYPES[dtype][1]
     for dim in shape:
         nbytes *= dim  # Python integers: nothing wraps
@@ -150,11 +151,13 @@ def _entry(path: Path, name: str, info: object, data_start: int, data: mmap.mmap
     return _Entry(dtype, tuple(shape), data_start + offsets[0], nbytes, data)
 
 
-def _naturals(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(v, int) and not isinstance(v, bool) and v >= 0
-        for v in value  # pyright: ignore[reportUnknownVariableType]
-    )
+def _naturals(value: Any) -> list[int] | None:
+    """`value` if it is a list of whole numbers from 0."""
+    if not isinstance(value, list):
+        return None
+    items = cast("list[Any]", value)
+    whole = all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in items)
+    return items if whole else None
 
 
 def read_json(path: Path, max_bytes: int = 64 * 1024 * 1024) -> dict[str, Any]:

@@ -34,7 +34,7 @@ UNSUPPORTED: Mapping[str, Harmless] = {
     "response_format": only({"type": "text"}),
     "guided_json": only(),
     "guided_regex": only(),
-    "messages": only(),
+    "messages": only([]),
     "top_logprobs": only(),
     "max_completion_tokens": only(),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -71,15 +71,15 @@ async def stream(
 
 
 @asynccontextmanager
-async def _watched(state: ServerState, generation: Generation) -> AsyncIterator[AsyncIterator[TextEvent]]:
+async def _watched(state: ServerState, generation: Generation) -> AsyncGenerator[AsyncGenerator[TextEvent]]:
     """The generation's events, registered for shutdown, under the deadline, measured."""
     started = time.monotonic()
     limit = state.config.request_timeout_s
     state.begin(generation)
 
-    async def timed() -> AsyncIterator[TextEvent]:
+    async def timed() -> AsyncGenerator[TextEvent]:
         waiting = True
-        async with aclosing(generation.events()) as events:  # type: ignore[type-var]
+        async with aclosing(generation.events()) as events:
             while True:
                 left = limit - (time.monotonic() - started)
                 try:
@@ -94,7 +94,7 @@ async def _watched(state: ServerState, generation: Generation) -> AsyncIterator[
                 yield event
 
     try:
-        async with aclosing(timed()) as events:  # type: ignore[type-var]
+        async with aclosing(timed()) as events:
             yield events
     finally:
         generation.abandon()
