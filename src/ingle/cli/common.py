@@ -73,9 +73,12 @@ def load(args: argparse.Namespace) -> Loaded:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loaded = compose.load(
-            path, name=getattr(args, "name", None) or name, config=config, threads=args.threads or env.threads,
+            path,
+            name=getattr(args, "name", None) or name,
+            config=config,
+            threads=args.threads or env.threads,
             isa=env.isa,
-        )  # fmt: skip
+        )
     for warning in caught:
         print(f"ingle: warning: {warning.message}", file=sys.stderr)
     return loaded

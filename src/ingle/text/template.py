@@ -192,7 +192,8 @@ class ChatTemplate:
             tojson=_tojson, join=_join_filter, replace=_replace_filter, indent=_indent_filter
         )
         environment.globals.pop("lipsum", None)
-        environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+        names = cast("dict[str, Any]", environment.globals)
+        names.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
         try:
             self._template = environment.from_string(source)
         except (TemplateError, RecursionError, SyntaxError, MemoryError) as error:

@@ -47,8 +47,14 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 _PASSED = (
-    "temperature", "top_p", "presence_penalty", "frequency_penalty", "min_p", "repetition_penalty", "min_tokens",
-)  # fmt: skip
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_p",
+    "repetition_penalty",
+    "min_tokens",
+)
 
 
 def generation_options(
