@@ -1,5 +1,5 @@
 // The arithmetic of affine_linear for one instruction set. CMake compiles this file once for each:
-// INGLE_ISA names the symbol, INGLE_TILE is the number of activation rows that share decoded codes.
+// INGLE_ISA names the symbol, INGLE_TILE is how many activation rows share decoded codes.
 // No standard headers here: inline functions compiled with wide flags must not leak to other units.
 
 #include "affine.h"
@@ -83,20 +83,20 @@ void tile(const AffineJob& job, int row, int first, int last) {
   }
 }
 
-template <int BITS>
-void all_rows(const AffineJob& job, int first, int last) {
-  int row = 0;
-  for (; row + INGLE_TILE <= job.rows; row += INGLE_TILE) tile<INGLE_TILE, BITS>(job, row, first, last);
-  for (; row < job.rows; ++row) tile<1, BITS>(job, row, first, last);
+// Rows in tiles of ROWS, the rest in smaller ones.
+template <int ROWS, int BITS>
+void rows_from(const AffineJob& job, int row, int first, int last) {
+  for (; row + ROWS <= job.rows; row += ROWS) tile<ROWS, BITS>(job, row, first, last);
+  if constexpr (ROWS > 1) rows_from<ROWS / 2, BITS>(job, row, first, last);
 }
 
 }  // namespace
 
 void INGLE_ISA(const AffineJob& job, int first, int last) {
   if (job.bits == 4)
-    all_rows<4>(job, first, last);
+    rows_from<INGLE_TILE, 4>(job, 0, first, last);
   else
-    all_rows<8>(job, first, last);
+    rows_from<INGLE_TILE, 8>(job, 0, first, last);
 }
 
 }  // namespace ingle

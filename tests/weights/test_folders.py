@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from pathlib import Path
@@ -82,10 +83,8 @@ def test_bad_entries_name_the_tensor(tmp_path: Path, entry: Any) -> None:
 def test_any_bytes_are_refused_cleanly(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = tmp_path_factory.mktemp("bytes")
     (folder / "model.safetensors").write_bytes(data)
-    try:
+    with contextlib.suppress(CheckpointError):
         assert list(SafetensorsFolder(folder).names()) == []
-    except CheckpointError:
-        pass
 
 
 def test_overlapping_tensors_are_refused(tmp_path: Path) -> None:

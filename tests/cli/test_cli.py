@@ -1,0 +1,139 @@
+"""The command line as a person meets it: quick help, plain errors, exit codes, piped chat."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from ingle.env import Environment
+from ingle.errors import ConfigError
+
+FIXTURES = Path(__file__).parents[1] / "parity" / "fixtures"
+
+
+def ingle(*arguments: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ingle.cli", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **env},
+    )
+
+
+def test_help_names_every_command_and_imports_little() -> None:
+    code = (
+        "import sys\nfrom ingle.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "heavy = {'mlx', 'numpy', 'torch', 'transformers', 'tokenizers', 'starlette', 'uvicorn', 'jinja2', "
+        "'huggingface_hub', 'socket', 'ssl', 'asyncio'}\nprint(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip() == "[]"
+    for command in ("chat", "serve", "pull", "models", "bench", "doctor"):
+        assert command in done.stdout
+
+
+@pytest.mark.parametrize("command", ["chat", "serve", "pull", "models", "bench", "doctor"])
+def test_every_command_has_help(command: str) -> None:
+    done = ingle(command, "--help")
+    assert done.returncode == 0
+    assert "usage: ingle " + command in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "COMMAND"),
+        (["frobnicate"], 2, "invalid choice"),
+        (["serve", "/no/such/model"], 1, "/no/such/model does not exist"),
+        (["pull", "smollm2-135m-instuct"], 1, "did you mean smollm2-135m-instruct?"),
+        (["serve", "--port", "99999"], 2, "port must be 0 to 65535, got 99999"),
+        (["serve", "--api-key-file", "/no/such/file"], 2, "/no/such/file"),
+        (["chat", "--max-rows", "0"], 2, "max_rows must be 1 to 1024, got 0"),
+        (["chat", "--dtype", "int4"], 2, "dtype must be"),
+        (["pull", "no-such-org/no-such-model"], 1, "hub"),
+    ],
+)
+def test_mistakes_get_one_plain_line(arguments: list[str], code: int, message: str) -> None:
+    done = ingle(*arguments, INGLE_OFFLINE="1")
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_without_tokenizer_says_so(tmp_path: Path) -> None:
+    done = ingle("chat", str(FIXTURES / "llama"), "--prompt", "hi")
+    assert done.returncode == 1
+    assert "tokenizer.json" in done.stderr
+
+
+def test_offline_without_the_model(tmp_path: Path) -> None:
+    done = ingle("chat", "--prompt", "hi", "--offline", INGLE_MODELS_DIR=str(tmp_path))
+    assert done.returncode == 1
+    assert "offline" in done.stderr
+
+
+def test_models_and_doctor(tmp_path: Path) -> None:
+    listed = ingle("models", INGLE_MODELS_DIR=str(tmp_path))
+    assert listed.returncode == 0
+    assert "not fetched" in listed.stdout and str(tmp_path) in listed.stdout
+    doctor = ingle("doctor", INGLE_MODELS_DIR=str(tmp_path))
+    assert doctor.returncode == 0
+    assert "back end cpu" in doctor.stdout
+
+
+def test_the_environment_is_checked() -> None:
+    assert Environment.read({"HOME": "/h", "INGLE_OFFLINE": "1"}).offline
+    for name, value in (("INGLE_OFFLINE", "maybe"), ("INGLE_THREADS", "many")):
+        with pytest.raises(ConfigError, match=name):
+            Environment.read({name: value})
+
+
+@pytest.mark.model
+def test_piped_chat_remembers_and_forgets(default_model_path: Path) -> None:
+    lines = "My name is Ada.\n/help\n/reset\nWhat is the capital of France?\n/exit\n"
+    done = ingle("chat", str(default_model_path), "--temperature", "0", "--max-tokens", "24", stdin=lines)
+    assert done.returncode == 0
+    assert "Paris" in done.stdout
+    assert done.stderr.count("tokens/s]") == 2
+
+
+@pytest.mark.model
+def test_serve_says_one_ready_line_answers_and_stops(default_model_path: Path) -> None:
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "ingle.cli",
+            "serve",
+            str(default_model_path),
+            "--port",
+            "0",
+            "--name",
+            "tiny",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    found = re.fullmatch(
+        r"Ingle \S+ serves tiny at (http://127\.0\.0\.1:\d+)/v1 \(.*\)\n", server.stdout.readline()
+    )
+    assert found is not None
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 8}
+    answer = httpx2.post(found[1] + "/v1/chat/completions", content=json.dumps(body), timeout=60)
+    assert answer.status_code == 200
+    server.send_signal(signal.SIGTERM)
+    rest, _ = server.communicate(timeout=30)
+    assert rest == ""
+    assert server.returncode == 0
