@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingle.cache.rows import RowCache
 from ingle.config import EngineConfig
 from ingle.contracts.request import Request, SamplingParams
 from ingle.engine.handle import EngineInfo
@@ -278,3 +281,43 @@ def test_logprobs_are_those_of_the_model(patient: Engine) -> None:
     got.wait(biased.id)
     assert got.tokens(biased.id) == [11]
     assert got.logprobs(biased.id)[0].logprob < -1.0, "bias changes the choice, not the reported model"
+
+
+def test_a_batch_that_cannot_change_loses_nothing(patient: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in the middle of building the new batch: no cache is half changed, no token is lost."""
+    engine = make_engine(max_rows=4)
+    jobs = [request([i + 1, 7], max_tokens=8 * (i + 1), seed=i) for i in range(4)]
+    expected = [run(patient, Request(id=j.id + "-alone", prompt=j.prompt, sampling=j.sampling)) for j in jobs]
+    select, calls = RowCache.select, itertools.count()
+
+    def failing(self: RowCache, keep: Sequence[int], joining: Sequence[RowCache] = ()) -> RowCache:
+        if next(calls) in (1, 4):  # the second layer of a change, with the first already built
+            raise MemoryError("no room")
+        return select(self, keep, joining)
+
+    monkeypatch.setattr(RowCache, "select", failing)
+    got = Collector()
+    for job in jobs:
+        engine.submit(job, got)
+    for job, tokens in zip(jobs, expected, strict=True):
+        assert got.wait(job.id).reason == "length"
+        assert got.tokens(job.id) == tokens
+    engine.close()
+    assert next(calls) > 5
+
+
+def test_long_decoding_keeps_memory_flat() -> None:
+    """Nothing lazy piles up: after the buffers have their size, thousands of steps add no bytes."""
+    engine = make_engine(max_rows=2)
+    got = Collector()
+    jobs = [request([1, 2], max_tokens=650, seed=i) for i in range(2)]
+    for job in jobs:
+        engine.submit(job, got)
+    sizes: list[int] = []
+    for count in (300, 400, 500, 600):
+        got.wait_tokens(jobs[0].id, count)
+        sizes.append(mx.get_active_memory())
+    for job in jobs:
+        got.wait(job.id)
+    engine.close()
+    assert max(sizes) - min(sizes) < 512 * 1024, sizes
