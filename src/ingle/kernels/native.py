@@ -13,7 +13,7 @@ try:
     from ingle.kernels import _cpu
 except ImportError as error:  # not built (no compiler, macOS) or built for another MLX
     _cpu = None
-    _reason = str(error)
+    _reason = "not built (was there a C++ compiler?)" if "cannot import name" in str(error) else str(error)
 else:
     _reason = ""
 
