@@ -19,8 +19,12 @@ from ingle.weights.sources import resolve
 
 FIXTURE = Path(__file__).parents[1] / "parity" / "fixtures" / "llama"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-FILES = {name: (FIXTURE / name).read_bytes() for name in ("config.json", "model.safetensors")}
-FILES |= {"README.md": b"not wanted", "pytorch_model.bin": b"not wanted either"}
+FILES = {
+    "config.json": (FIXTURE / "config.json").read_bytes(),
+    "model.safetensors": (FIXTURE / "model.safetensors").read_bytes(),
+    "README.md": b"not wanted",
+    "pytorch_model.bin": b"not wanted either",
+}
 
 
 class Hub(BaseHTTPRequestHandler):
