@@ -22,7 +22,7 @@ from ingle.engine.loop import Engine
 from ingle.server.app import create_app
 from ingle.server.run import Server
 from ingle.service.models import TextModel
-from support.tiny_tokenizer import VOCAB_SIZE, tiny_assets
+from support.tiny_tokenizer import TEMPLATE, VOCAB_SIZE, tiny_assets
 from support.toy import ToyGraph
 
 CONTEXT = 900
@@ -37,10 +37,10 @@ class WideToy(ToyGraph):
 
 
 class Running:
-    def __init__(self, config: ServerConfig, template: bool = True, **engine: Any) -> None:
+    def __init__(self, config: ServerConfig, template: str | None = TEMPLATE, **engine: Any) -> None:
         info = EngineInfo(vocab_size=VOCAB_SIZE, context_length=CONTEXT, backend="toy")
         self.engine = Engine(WideToy, info, EngineConfig(**engine), row_invariant=False)
-        assets = tiny_assets() if template else tiny_assets(None)
+        assets = tiny_assets(template)
         self.model = TextModel.open("toy", assets, self.engine)
         self.app = create_app([self.model], config)
         ready = threading.Event()
@@ -430,8 +430,24 @@ def test_a_dead_engine_turns_health_red(running: Running) -> None:
 
 
 def test_a_model_without_a_template_says_so() -> None:
-    running = Running(ServerConfig(port=0), template=False)
+    running = Running(ServerConfig(port=0), template=None)
     answer = running.post("/v1/chat/completions", json.dumps({"model": "toy", "messages": HI}))
     assert answer.status_code == 400
     assert "no chat template" in answer.json()["error"]["message"]
+    running.stop()
+
+
+def test_a_template_that_raises_or_hangs_costs_one_request() -> None:
+    moody = (
+        "{% if messages[0].content == 'loop' %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}"
+        "{% endfor %}{% elif messages[0].content == 'no' %}{{ raise_exception('not in this mood') }}{% endif %}ok"
+    )
+    running = Running(ServerConfig(port=0), template=moody)
+    for content, message in (("no", "not in this mood"), ("loop", "longer than 5 s")):
+        body = json.dumps({"model": "toy", "messages": [{"role": "user", "content": content}]})
+        answer = running.post("/v1/chat/completions", body)
+        assert answer.status_code == 400
+        assert message in answer.json()["error"]["message"]
+        with running.client() as client:
+            good(client)
     running.stop()
