@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     from ingle.service.models import TextModel
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+def add_model_reference(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=f"default: {DEFAULT_MODEL}"
     )
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model and how its engine runs."""
+    add_model_reference(parser)
     parser.add_argument("--context", type=int, metavar="N", help="cap the context at N tokens")
     parser.add_argument(
         "--max-rows", type=int, default=16, metavar="N", help="sequences that run at once (16)"

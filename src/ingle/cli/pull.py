@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from ingle.cli.common import ProgressBar
+from ingle.cli.common import ProgressBar, add_model_reference
 from ingle.env import Environment
-from ingle.weights.catalog import CATALOG, DEFAULT_MODEL
+from ingle.weights.catalog import CATALOG
 from ingle.weights.sources import resolve
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help=f"default: {DEFAULT_MODEL}"
-    )
+    add_model_reference(parser)
 
 
 def run(args: argparse.Namespace) -> int:

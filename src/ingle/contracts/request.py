@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from ingle.errors import ContextOverflow, InvalidRequest
+
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
 
 MAX_TOP_LOGPROBS = 20
@@ -83,11 +85,11 @@ class Request:
         """Refuse what this model cannot run.
 
         Raises:
-            ValueError: empty prompt, a token id outside the vocabulary, or a sequence longer than
-                the context; the message names both numbers.
+            InvalidRequest: an empty prompt, or a token id outside the vocabulary.
+            ContextOverflow: a sequence longer than the context; the message names both numbers.
         """
         if not self.prompt:
-            raise ValueError("the prompt has no tokens")
+            raise InvalidRequest("the prompt has no tokens")
         for name, ids in (
             ("prompt", self.prompt),
             ("logit_bias", self.sampling.logit_bias),
@@ -95,12 +97,12 @@ class Request:
         ):
             for token in ids:
                 if not 0 <= token < vocab_size:
-                    raise ValueError(
+                    raise InvalidRequest(
                         f"{name} holds token id {token}, the vocabulary has ids 0 to {vocab_size - 1}"
                     )
         total = len(self.prompt) + self.sampling.max_tokens
         if total > context_length:
-            raise ValueError(
+            raise ContextOverflow(
                 f"{len(self.prompt)} prompt tokens and max_tokens {self.sampling.max_tokens} make "
                 f"{total}, the context holds {context_length}"
             )

@@ -22,9 +22,6 @@ class DecodeBatch:
     def nbytes(self) -> int:
         return sum(cache.nbytes for cache in self.caches)
 
-    def __contains__(self, row: Row) -> bool:
-        return row in self.rows
-
     def stage(self, keep: Sequence[Row], joining: Sequence[Row]) -> StagedChange:
         """The batch of `keep` (members, any order) followed by `joining` (rows with own caches).
 

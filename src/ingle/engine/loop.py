@@ -26,7 +26,7 @@ from ingle.engine.handle import EngineInfo, EngineStats
 from ingle.engine.rows import Row
 from ingle.engine.runner import Runner, StepResult
 from ingle.engine.scheduler import Budget, Plan, QueueView, RowView, plan
-from ingle.errors import ContextOverflow, EngineStopped, InvalidRequest, QueueFull
+from ingle.errors import EngineStopped, InvalidRequest, QueueFull
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Engine:
         return self._info
 
     def submit(self, request: Request, subscriber: Subscriber) -> None:
-        self._check(request)
+        request.check(vocab_size=self._info.vocab_size, context_length=self._info.context_length)
         limit = self._config.max_rows + self._config.max_waiting
         with self._lock:
             if self._inbox.closing is not None or not self._thread.is_alive():
@@ -141,14 +141,6 @@ class Engine:
             self._lock.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-
-    def _check(self, request: Request) -> None:
-        total = len(request.prompt) + request.sampling.max_tokens
-        try:
-            request.check(vocab_size=self._info.vocab_size, context_length=self._info.context_length)
-        except ValueError as error:
-            kind = ContextOverflow if total > self._info.context_length else InvalidRequest
-            raise kind(str(error)) from None
 
     # Engine thread from here on.
 

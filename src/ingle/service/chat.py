@@ -20,4 +20,4 @@ async def start_chat(model: TextModel, messages: object, options: GenerationOpti
     checked = normalise(messages)
     template = model.template
     ids = await asyncio.to_thread(encode_chat, model.tokenizer, template, checked)
-    return Generation(model, [ids], options)
+    return Generation(model, [ids], options, prompt_field="messages")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ingle.errors import ContextOverflow, InvalidRequest
+from ingle.errors import InvalidRequest
 from ingle.service.generation import Generation, GenerationOptions
 from ingle.service.models import TextModel
 
@@ -42,9 +42,4 @@ def start_completion(model: TextModel, prompts: list[list[int]], options: Genera
     InvalidRequest: bad options, or a prompt that is too long.
     QueueFull, EngineStopped: the engine does not take it.
     """
-    try:
-        return Generation(model, prompts, options)
-    except ContextOverflow as error:
-        raise ContextOverflow(
-            error.message, param="prompt" if error.param == "messages" else error.param
-        ) from None
+    return Generation(model, prompts, options, prompt_field="prompt")

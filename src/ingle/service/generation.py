@@ -51,11 +51,17 @@ TextEvent: TypeAlias = TextDelta | ChoiceFinished
 class Generation:
     """The running choices of one request: `prompts` x n of them, numbered in that order.
 
-    Iterate `events` once. Leaving early, by exception or cancellation too, ends them in the engine.
+    `prompt_field` is the client's name for the prompt, for errors. Iterate `events` once. Leaving
+    early, by exception or cancellation too, ends them in the engine.
     """
 
     def __init__(
-        self, model: TextModel, prompts: Sequence[Sequence[int]], options: GenerationOptions
+        self,
+        model: TextModel,
+        prompts: Sequence[Sequence[int]],
+        options: GenerationOptions,
+        *,
+        prompt_field: str,
     ) -> None:
         self.prompt_tokens = sum(map(len, prompts))
         self.completion_tokens = 0
@@ -67,7 +73,7 @@ class Generation:
         try:
             for prompt in prompts:
                 for choice in range(options.n):
-                    sampling = _sampling(model, options, len(prompt), (seed + choice) % _SEEDS)
+                    sampling = _sampling(model, options, prompt_field, len(prompt), (seed + choice) % _SEEDS)
                     request = Request(
                         id=f"{group}-{len(self._streams)}", prompt=tuple(prompt), sampling=sampling
                     )
@@ -154,13 +160,15 @@ class Generation:
         yield ChoiceFinished(index, "stop" if text.stopped is not None else event.reason)
 
 
-def _sampling(model: TextModel, options: GenerationOptions, prompt: int, seed: int) -> SamplingParams:
+def _sampling(
+    model: TextModel, options: GenerationOptions, prompt_field: str, prompt: int, seed: int
+) -> SamplingParams:
     context = model.engine.info.context_length
     left = context - prompt
     if left < 1:
         raise ContextOverflow(
             f"the prompt has {prompt} tokens, the context holds {context} and needs room for an answer",
-            param="messages",
+            param=prompt_field,
         )
     wanted = options.max_tokens
     if wanted is not None and wanted > left:

@@ -7,7 +7,6 @@ character; afterwards the result is cut at the unbroken ones, and the rest is en
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -31,7 +30,7 @@ def encode_chat(
     Raises:
         InvalidRequest: the template refuses these messages or exceeds its limits.
     """
-    pattern = _special_pattern(tokenizer)
+    pattern = tokenizer.special_pattern
     strings: list[str] = []
 
     def collect(text: str) -> str:
@@ -62,12 +61,6 @@ def encode_chat(
         ids += tokenizer.encode(found[0], special=True)
         at = found.end()
     return ids + tokenizer.encode(text[at:].replace(marker, ""), special=False)
-
-
-def _special_pattern(tokenizer: Tokenizer) -> re.Pattern[str] | None:
-    # A marker breaks a text of two characters or more; no vocabulary has shorter control tokens.
-    texts = [re.escape(text) for text in tokenizer.special_texts if len(text) > 1]
-    return re.compile("|".join(texts)) if texts else None
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, cast
 
 import tokenizers
@@ -55,7 +56,7 @@ class Tokenizer:
             else:
                 self._bytes[index] = text.replace(_SPACE, " ").encode()
         texts = sorted((added[i].content for i in self._special), key=len, reverse=True)
-        self.special_texts: tuple[str, ...] = tuple(t for t in texts if t)
+        self._special_texts = tuple(t for t in texts if t)
 
     @classmethod
     def load(cls, assets: TextAssets) -> Tokenizer:
@@ -98,6 +99,15 @@ class Tokenizer:
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         return self._assets.eos_token_ids
+
+    @cached_property
+    def special_pattern(self) -> re.Pattern[str] | None:
+        """Matches the texts of special tokens, the longest first; None when there are none.
+
+        Texts of one character are left out: no vocabulary has them, and they cannot be broken up.
+        """
+        texts = [re.escape(text) for text in self._special_texts if len(text) > 1]
+        return re.compile("|".join(texts)) if texts else None
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Ids of `text`, without bos or eos. `special`: texts of special tokens become those tokens;

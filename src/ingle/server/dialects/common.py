@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
@@ -74,9 +76,7 @@ def generation_options(
         name: value for name in _PASSED if (value := getattr(fields, name)) is not None
     }
     if fields.top_k is not None:
-        sampling["top_k"] = (
-            max(0, fields.top_k) if fields.top_k >= -1 else fields.top_k
-        )  # -1: all, as elsewhere
+        sampling["top_k"] = 0 if fields.top_k == -1 else fields.top_k  # -1 means all, as elsewhere
     sampling["logit_bias"] = _logit_bias(fields.logit_bias or {}, model)
     sampling["top_logprobs"] = top_logprobs
     return GenerationOptions(
@@ -126,6 +126,11 @@ def _stop_token_ids(ids: list[int], model: TextModel) -> tuple[int, ...]:
                 param="stop_token_ids",
             )
     return tuple(ids)
+
+
+def head(prefix: str, kind: str, model: str) -> dict[str, Any]:
+    """What every answer object begins with; `prefix` begins its id, `kind` is its `object`."""
+    return {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -13,7 +11,7 @@ from msgspec import Meta
 from ingle.config import ServerConfig
 from ingle.errors import InvalidRequest
 from ingle.server import sse
-from ingle.server.dialects.common import SamplingFields, generation_options, usage, visible
+from ingle.server.dialects.common import SamplingFields, generation_options, head, usage, visible
 from ingle.server.fields import Harmless, anything, decode, only
 from ingle.service.choice_text import TokenText
 from ingle.service.generation import GenerationOptions
@@ -86,12 +84,7 @@ class ChunkRenderer:
     """`chat.completion.chunk` events. What never changes in a stream is encoded once."""
 
     def __init__(self, model: str, *, logprobs: bool) -> None:
-        self._head = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": model,
-        }
+        self._head = head("chatcmpl", "chat.completion.chunk", model)
         self._prefix = b"data: " + msgspec.json.encode(self._head)[:-1] + b',"choices":[{"index":'
         self._logprobs = logprobs
 
@@ -131,10 +124,7 @@ def completion(
 ) -> bytes:
     return msgspec.json.encode(
         {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": model,
+            **head("chatcmpl", "chat.completion", model),
             "choices": choices,
             "usage": usage(prompt_tokens, completion_tokens),
         }

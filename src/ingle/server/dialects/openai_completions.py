@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, cast
 
@@ -11,7 +9,7 @@ from msgspec import Meta
 
 from ingle.config import ServerConfig
 from ingle.errors import InvalidRequest
-from ingle.server.dialects.common import SamplingFields, generation_options, usage, visible
+from ingle.server.dialects.common import SamplingFields, generation_options, head, usage, visible
 from ingle.server.fields import Harmless, anything, decode, only
 from ingle.service.choice_text import TokenText
 from ingle.service.generation import GenerationOptions
@@ -96,12 +94,7 @@ class CompletionRenderer:
     """`text_completion` objects; a stream's chunks have the same shape as the answer."""
 
     def __init__(self, model: str, *, logprobs: bool) -> None:
-        self._head = {
-            "id": f"cmpl-{uuid.uuid4().hex}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": model,
-        }
+        self._head = head("cmpl", "text_completion", model)
         self._logprobs = logprobs
         self._shown: dict[int, int] = {}  # characters so far, for text_offset
 
