@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,6 +17,8 @@ from ingle.errors import TooLarge, Unauthorized
 from ingle.server.errors import error_response
 from ingle.server.metrics import Metrics
 
+_DROP_BYTES = 256 * 1024 * 1024
+_DROP_S = 10.0
 _OPEN_PATHS = frozenset({"/", "/health"})
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -66,7 +70,11 @@ class ApiKeys:
 
 
 class BodyLimit:
-    """Refuses bodies over a size: by their declared length at once, others while they arrive."""
+    """Refuses bodies over a size, by their declared length or while they arrive.
+
+    What the client still sends is read and dropped before the answer, up to a bound: a connection
+    that is closed with unread bytes is reset, and the client would never see the reason.
+    """
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app, self._max_bytes = app, max_bytes
@@ -75,8 +83,11 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        declared = Headers(scope=scope).get("content-length", "")
+        headers = Headers(scope=scope)
+        declared = headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > self._max_bytes:
+            if "expect" not in headers:  # with it the client waits for our word before it sends
+                await _drop_rest(receive)
             await error_response(self._error(f"{int(declared)} bytes"))(scope, receive, send)
             return
         seen = 0
@@ -86,6 +97,8 @@ class BodyLimit:
             message = await receive()
             seen += len(message.get("body", b""))
             if seen > self._max_bytes:
+                if message.get("more_body", False):
+                    await _drop_rest(receive)
                 raise self._error("more")
             return message
 
@@ -93,3 +106,15 @@ class BodyLimit:
 
     def _error(self, size: str) -> TooLarge:
         return TooLarge(f"the request body has {size}, this server's limit is {self._max_bytes} bytes")
+
+
+async def _drop_rest(receive: Receive) -> None:
+    """Read and drop a body until its end, a size or a time that no honest client needs."""
+    dropped = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DROP_S):
+            while dropped <= _DROP_BYTES:
+                message = await receive()
+                dropped += len(message.get("body", b""))
+                if not message.get("more_body", False):  # a disconnect has none either
+                    return
