@@ -1,177 +1,67 @@
-// The Python module: an MLX primitive for products with group-affine weights, and its switches.
+// The Python module: names, arguments and defaults of the native operations.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <atomic>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
-#include "affine.h"
-#include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
-#include "mlx/mlx.h"
-#include "mlx/primitives.h"
-#include "pool.h"
+#include "primitives.h"
 
 namespace nb = nanobind;
-namespace mx = mlx::core;
-
-namespace ingle {
-namespace {
-
-using Kernel = void (*)(const AffineJob&, int, int);
-
-struct Isa {
-  const char* name;
-  Kernel kernel;
-};
-
-std::vector<Isa> available_isas() {
-  std::vector<Isa> out;
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    out.push_back({"avx512", affine_avx512});
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) out.push_back({"avx2", affine_avx2});
-#endif
-  out.push_back({"portable", affine_portable});
-  return out;
-}
-
-const std::vector<Isa> isas = available_isas();
-std::atomic<const Isa*> current{&isas[0]};
-
-// Activations as the kernels read them, and their sum over each group.
-void prepare(const float* x, float* ordered, float* sums, int k, int bits, int group) {
-  for (int g = 0; g < k / group; ++g) {
-    float sum = 0.0f;
-    for (int i = 0; i < group; ++i) sum += x[g * group + i];
-    sums[g] = sum;
-  }
-  if (bits != 4) {
-    std::copy(x, x + k, ordered);
-    return;
-  }
-  for (int at = 0; at < k; at += 32)
-    for (int i = 0; i < 16; ++i) {
-      ordered[at + i] = x[at + 2 * i];
-      ordered[at + 16 + i] = x[at + 2 * i + 1];
-    }
-}
-
-void run(AffineJob job, const float* x, Kernel kernel) {
-  std::vector<float> ordered(static_cast<size_t>(job.rows) * job.k);
-  std::vector<float> sums(static_cast<size_t>(job.rows) * (job.k / job.group));
-  for (int r = 0; r < job.rows; ++r)
-    prepare(x + static_cast<size_t>(r) * job.k, ordered.data() + static_cast<size_t>(r) * job.k,
-            sums.data() + static_cast<size_t>(r) * (job.k / job.group), job.k, job.bits, job.group);
-  job.x = ordered.data();
-  job.sums = sums.data();
-  constexpr int kOutputs = 32;  // of one part: enough work to share, small enough to balance
-  const int parts = (job.n + kOutputs - 1) / kOutputs;
-  parallel(parts, [&](int part) { kernel(job, part * kOutputs, std::min(job.n, (part + 1) * kOutputs)); });
-}
-
-class AffineLinear : public mx::Primitive {
- public:
-  AffineLinear(mx::Stream stream, int bits, int group) : Primitive(stream), bits_(bits), group_(group) {}
-
-  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-    auto& out = outputs[0];
-    out.set_data(mx::allocator::malloc(out.nbytes()));
-    const auto &x = inputs[0], &codes = inputs[1], &scales = inputs[2], &biases = inputs[3];
-    AffineJob job{};
-    job.k = x.shape(-1);
-    job.rows = static_cast<int>(x.size() / job.k);
-    job.n = codes.shape(0);
-    job.bits = bits_;
-    job.group = group_;
-    job.codes = reinterpret_cast<const unsigned char*>(codes.data<uint32_t>());
-    job.scales = scales.data<float>();
-    job.biases = biases.data<float>();
-    job.out = out.data<float>();
-    auto& encoder = mx::cpu::get_command_encoder(stream());
-    for (const auto& input : inputs) encoder.set_input_array(input);
-    encoder.set_output_array(out);
-    encoder.dispatch([job, x_data = x.data<float>(), kernel = current.load()->kernel] {
-      if (job.rows > 0 && job.n > 0) run(job, x_data, kernel);
-    });
-  }
-
-  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
-    throw std::runtime_error("affine_linear runs on the CPU only");
-  }
-
-  const char* name() const override { return "AffineLinear"; }
-
-  bool is_equivalent(const mx::Primitive& other) const override {
-    const auto& o = static_cast<const AffineLinear&>(other);
-    return bits_ == o.bits_ && group_ == o.group_;
-  }
-
- private:
-  int bits_, group_;
-};
-
-std::string shape_text(const mx::array& a) {
-  std::string text = "[";
-  for (int i = 0; i < a.ndim(); ++i) text += (i ? ", " : "") + std::to_string(a.shape(i));
-  return text + "]";
-}
-
-void require(bool ok, const std::string& message) {
-  if (!ok) throw std::invalid_argument("affine_linear: " + message);
-}
-
-mx::array affine_linear(const mx::array& x, const mx::array& codes, const mx::array& scales,
-                        const mx::array& biases, int bits, int group) {
-  require(bits == 4 || bits == 8, "bits is " + std::to_string(bits) + ", expected 4 or 8");
-  require((group == 16 && bits == 8) || group == 32 || group == 64 || group == 128,
-          "groups of " + std::to_string(group) + " are not supported for " + std::to_string(bits) + " bits");
-  require(x.ndim() >= 1 && x.dtype() == mx::float32, "x must be float32 [..., K]");
-  require(codes.ndim() == 2 && codes.dtype() == mx::uint32, "codes must be uint32 [N, K * bits / 32]");
-  const int k = x.shape(-1), n = codes.shape(0);
-  const mx::Shape wanted{n, k / group};
-  require(k > 0 && k % group == 0 && codes.shape(1) == static_cast<long>(k) * bits / 32,
-          "x " + shape_text(x) + " does not fit codes " + shape_text(codes));
-  require(scales.shape() == wanted && biases.shape() == wanted,
-          "scales " + shape_text(scales) + " and biases " + shape_text(biases) + " do not fit codes " +
-              shape_text(codes) + " in groups of " + std::to_string(group));
-  const auto stream = mx::to_stream(mx::Device(mx::Device::cpu));
-  auto row_major = [&](const mx::array& a) { return mx::contiguous(a, false, stream); };
-  mx::Shape shape = x.shape();
-  shape.back() = n;
-  return mx::array(std::move(shape), mx::float32, std::make_shared<AffineLinear>(stream, bits, group),
-                   {row_major(x), row_major(codes), row_major(mx::astype(scales, mx::float32, stream)),
-                    row_major(mx::astype(biases, mx::float32, stream))});
-}
-
-}  // namespace
-}  // namespace ingle
+using namespace nb::literals;
 
 NB_MODULE(_cpu, m) {
-  m.doc() = "Ingle's native CPU primitives for MLX";
-  m.def("isa", [] { return std::string(ingle::current.load()->name); });
-  m.def("isas", [] {
-    std::vector<std::string> names;
-    for (const auto& isa : ingle::isas) names.emplace_back(isa.name);
-    return names;
-  });
-  m.def("set_isa", [](const std::string& name) {
-    for (const auto& isa : ingle::isas)
-      if (name == isa.name) {
-        ingle::current.store(&isa);
-        return;
-      }
-    throw std::invalid_argument("isa " + name + " is not available on this CPU");
-  }, nb::arg("name"));
-  m.def("threads", &ingle::pool_threads);
-  m.def("set_threads", &ingle::set_pool_threads, nb::arg("count"));
-  m.def("affine_linear", &ingle::affine_linear, nb::arg("x"), nb::arg("codes"), nb::arg("scales"),
-        nb::arg("biases"), nb::arg("bits"), nb::arg("group_size"));
+  using namespace ingle;
+  m.doc() = "Ingle's native CPU operations for MLX";
+  m.def("isa", [] { return std::string(kernels().name); });
+  m.def("isas", &isas);
+  m.def("set_isa", &set_isa, "name"_a);
+  m.def("threads", &pool_threads);
+  m.def("set_threads", &set_pool_threads, "count"_a);
+
+  nb::class_<Packed>(m, "Packed")
+      .def_prop_ro("n", [](const Packed& p) { return p.weight().n; })
+      .def_prop_ro("k", [](const Packed& p) { return p.weight().k; })
+      .def_prop_ro("nbytes", &Packed::nbytes);
+  m.def("pack_codes", &pack_codes, "codes"_a, "scales"_a, "biases"_a, "bits"_a, "group_size"_a);
+  m.def("pack_floats", &pack_floats, "values"_a);
+
+  m.def("linear", &linear, "x"_a, "weights"_a, "biases"_a, "residual"_a = nb::none(), "scale"_a = 1.0f, "softcap"_a = 0.0f);
+  m.def("gated_linear", &gated_linear, "x"_a, "gate"_a, "up"_a, "gate_bias"_a.none(), "up_bias"_a.none(), "activation"_a);
+  m.def("expert_linear", &expert_linear, "x"_a, "experts"_a, "ends"_a);
+  m.def("embed", &embed, "ids"_a, "weight"_a, "scale"_a);
+  m.def("rms_norm", &rms_norm, "x"_a, "weight"_a, "eps"_a);
+  m.def("rope", &rope, "x"_a, "offsets"_a, "inv_freq"_a, "scale"_a);
+  m.def("gate", &gate, "gate"_a, "up"_a, "activation"_a);
+  m.def("append", &append, "keys"_a, "values"_a, "new_keys"_a, "new_values"_a, "starts"_a);
+  m.def("attention", &attention, "queries"_a, "keys"_a, "values"_a, "bases"_a, "offsets"_a, "ends"_a.none(), "scale"_a,
+        "window"_a, "softcap"_a);
+
+  nb::class_<Draw>(m, "Draw").def(
+      "__init__",
+      [](Draw* self, float temperature, int top_k, float top_p, float min_p, unsigned high, unsigned low) {
+        new (self) Draw{temperature, top_k, top_p, min_p, {high, low}};
+      },
+      "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "key_high"_a, "key_low"_a);
+  m.def("sample", &sample, "logits"_a, "draws"_a);
+
+  nb::class_<Rope>(m, "Rope");
+  m.def("make_rope", &make_rope, "inv_freq"_a, "scale"_a);
+  nb::class_<BoundLayer>(m, "Layer");
+  m.def(
+      "make_layer",
+      [](mx::array input_norm, mx::array mlp_norm, MaybeArray q_norm, MaybeArray k_norm, MaybeArray mixed_norm,
+         MaybeArray output_norm, float eps, Weights qkv, Biases qkv_biases, Weights others, Biases other_biases,
+         std::shared_ptr<Rope> rope, int heads, int kv_heads, int head_dim, float scale, int window, float softcap,
+         std::string activation, float residual_scale) {
+        return make_layer({input_norm, mlp_norm, q_norm, k_norm, mixed_norm, output_norm, eps, qkv, others, qkv_biases,
+                           other_biases, rope, heads, kv_heads, head_dim, window, scale, softcap, residual_scale,
+                           activation});
+      },
+      nb::kw_only(), "input_norm"_a, "mlp_norm"_a, "q_norm"_a.none(), "k_norm"_a.none(), "mixed_norm"_a.none(),
+      "output_norm"_a.none(), "eps"_a, "qkv"_a, "qkv_biases"_a, "others"_a, "other_biases"_a, "rope"_a, "heads"_a,
+      "kv_heads"_a, "head_dim"_a, "scale"_a, "window"_a, "softcap"_a, "activation"_a, "residual_scale"_a);
+  m.def("decoder_layers", &decoder_layers, "layers"_a, "hidden"_a, "stores"_a, "groups"_a, "offsets"_a, "bases"_a);
 }

@@ -1,14 +1,15 @@
-// Workers spin for a moment after each job, because the next product of a decode step comes within
+// Workers spin for a moment after each program, because a decode step brings the next one within
 // microseconds, and then sleep on a condition variable.
 
 #include "pool.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -17,9 +18,17 @@ namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(50);
 
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+#endif
+}
+
 class Pool {
  public:
-  explicit Pool(int threads) {
+  explicit Pool(int threads) : threads_(threads) {
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { serve(); });
   }
 
@@ -33,34 +42,32 @@ class Pool {
     for (auto& worker : workers_) worker.join();
   }
 
-  void run(int parts, const std::function<void(int)>& work) {
-    if (workers_.empty() || parts <= 1) {
-      for (int i = 0; i < parts; ++i) work(i);
-      return;
+  void run(const std::function<void(Team&)>& program) {
+    Team team(threads_);
+    if (!workers_.empty()) {
+      team_ = &team;
+      program_ = &program;
+      busy_.store(static_cast<int>(workers_.size()));
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        round_.fetch_add(1);
+      }
+      wake_.notify_all();
     }
-    work_ = &work;
-    parts_ = parts;
-    next_.store(0);
-    busy_.store(static_cast<int>(workers_.size()));
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      round_.fetch_add(1);
-    }
-    wake_.notify_all();
-    drain();
-    while (busy_.load() > 0) std::this_thread::yield();  // `work` must outlive every worker's use
+    program(team);
+    for (int spins = 0; busy_.load() > 0;)  // team and program must outlive every worker's use
+      if (++spins < 4096)
+        relax();
+      else
+        std::this_thread::yield();
   }
 
  private:
-  void drain() {
-    for (int i; (i = next_.fetch_add(1)) < parts_;) (*work_)(i);
-  }
-
   void serve() {
     for (unsigned long seen = 0;;) {
       seen = wait_for_round(seen);
       if (stopping_.load()) return;
-      drain();
+      (*program_)(*team_);
       busy_.fetch_sub(1);
     }
   }
@@ -68,28 +75,32 @@ class Pool {
   unsigned long wait_for_round(unsigned long seen) {
     const auto deadline = std::chrono::steady_clock::now() + kSpin;
     do {
-      for (int i = 0; i < 64; ++i)
+      for (int i = 0; i < 64; ++i) {
         if (round_.load() != seen) return round_.load();
+        relax();
+      }
     } while (std::chrono::steady_clock::now() < deadline);
     std::unique_lock<std::mutex> lock(mutex_);
     wake_.wait(lock, [&] { return round_.load() != seen; });
     return round_.load();
   }
 
+  const int threads_;
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::atomic<unsigned long> round_{0};
   std::atomic<bool> stopping_{false};
-  std::atomic<int> next_{0}, busy_{0};
-  const std::function<void(int)>* work_ = nullptr;
-  int parts_ = 0;
+  std::atomic<int> busy_{0};
+  const std::function<void(Team&)>* program_ = nullptr;
+  Team* team_ = nullptr;
 };
 
-std::mutex turn;  // guards everything below, and jobs take turns
+std::mutex turn;  // guards everything below, and programs take turns
 int wanted = 0;
 // Never destroyed: worker threads may outlive static destruction order at exit.
-std::unique_ptr<Pool>* pool = new std::unique_ptr<Pool>();
+auto* pool = new std::unique_ptr<Pool>();
+auto* arena = new Arena();
 
 int wanted_threads() {
   if (wanted == 0) wanted = std::max(1u, std::thread::hardware_concurrency());
@@ -97,6 +108,52 @@ int wanted_threads() {
 }
 
 }  // namespace
+
+void Team::meet() {
+  const unsigned phase = phase_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
+    arrived_.store(0, std::memory_order_relaxed);
+    next_.store(0, std::memory_order_relaxed);
+    phase_.store(phase + 1, std::memory_order_release);
+    return;
+  }
+  for (int spins = 0; phase_.load(std::memory_order_acquire) == phase;)
+    if (++spins < 4096)
+      relax();
+    else
+      std::this_thread::yield();  // a member has lost its core
+}
+
+Arena::~Arena() {
+  while (chunks_) {
+    Chunk* next = chunks_->next;
+    std::free(chunks_->data);
+    delete chunks_;
+    chunks_ = next;
+  }
+}
+
+void* Arena::bytes(size_t size) {
+  size = (size + 63) / 64 * 64;
+  if (used_ == 0 && wanted_ == 0)  // first since `reset`: only the newest, largest chunk stays
+    while (chunks_ && chunks_->next) {
+      Chunk* old = chunks_->next;
+      chunks_->next = old->next;
+      std::free(old->data);
+      delete old;
+    }
+  wanted_ += size;
+  if (!chunks_ || used_ + size > chunks_->size) {
+    const size_t room = std::max(wanted_ * 2, size_t{1} << 20);
+    auto* data = static_cast<char*>(std::aligned_alloc(64, (room + 63) / 64 * 64));
+    if (!data) throw std::bad_alloc();
+    chunks_ = new Chunk{data, room, chunks_};
+    used_ = 0;
+  }
+  void* out = chunks_->data + used_;
+  used_ += size;
+  return out;
+}
 
 int pool_threads() {
   std::lock_guard<std::mutex> lock(turn);
@@ -110,10 +167,16 @@ void set_pool_threads(int count) {
   pool->reset();
 }
 
-void parallel(int parts, const std::function<void(int)>& work) {
+void run_together(const std::function<void(Arena&)>& prepare, const std::function<void(Team&)>& program) {
   std::lock_guard<std::mutex> lock(turn);
   if (!*pool) *pool = std::make_unique<Pool>(wanted_threads());
-  (*pool)->run(parts, work);
+  arena->reset();
+  prepare(*arena);
+  (*pool)->run(program);
+}
+
+void run_together(const std::function<void(Team&)>& program) {
+  run_together([](Arena&) {}, program);
 }
 
 }  // namespace ingle

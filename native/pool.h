@@ -1,15 +1,72 @@
-// A small pool that runs numbered parts of one job at a time on a fixed number of threads.
+// A small pool whose threads run one program together, phase by phase.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <functional>
 
 namespace ingle {
 
+// The threads of one program. Every member calls the same methods in the same order.
+class Team {
+ public:
+  explicit Team(int size) : size_(size) {}
+
+  int size() const { return size_; }
+
+  // Runs work(0) .. work(count - 1), each once, on whichever member is free; returns when all are done.
+  template <class Work>
+  void parts(int count, const Work& work) {
+    if (size_ == 1) {
+      for (int i = 0; i < count; ++i) work(i);
+      return;
+    }
+    for (int i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count;) work(i);
+    meet();
+  }
+
+ private:
+  void meet();  // a barrier; the last to arrive deals the parts anew
+
+  const int size_;
+  alignas(64) std::atomic<int> next_{0};
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<unsigned> phase_{0};
+};
+
 int pool_threads();
 void set_pool_threads(int count);
 
-// Runs work(0) .. work(parts - 1), in any order, on all threads, the caller's included; returns when
-// all are done. Calls from several threads take turns.
-void parallel(int parts, const std::function<void(int)>& work);
+// Memory that programs share and reuse from run to run; valid until the next `take`s after `reset`.
+class Arena {
+ public:
+  void reset() { used_ = 0, wanted_ = 0; }
+
+  // `count` elements, aligned to 64 bytes, holding anything.
+  template <class T>
+  T* take(size_t count) {
+    return static_cast<T*>(bytes(count * sizeof(T)));
+  }
+
+  ~Arena();
+
+ private:
+  void* bytes(size_t size);
+
+  struct Chunk {
+    char* data;
+    size_t size;
+    Chunk* next;
+  };
+  Chunk* chunks_ = nullptr;  // the first is the one in use
+  size_t used_ = 0, wanted_ = 0;
+};
+
+// Runs `program` on all threads of the pool, the caller's included. Programs of several callers take
+// turns, so `arena` is theirs alone while they run.
+void run_together(const std::function<void(Team&)>& program);
+
+// As above; `prepare` runs on the caller alone, before the others start, and may take from the arena.
+void run_together(const std::function<void(Arena&)>& prepare, const std::function<void(Team&)>& program);
 
 }  // namespace ingle

@@ -56,7 +56,7 @@ def load(
         lambda: build_graph(checkpoint.config, checkpoint.weights, dtype),
         EngineInfo(vocab_size=checkpoint.config.vocab_size, context_length=context, backend=backend),
         config,
-        row_invariant=False,  # attention and dense products still run MLX's ops, which pick kernels by shape
+        row_invariant=ops.row_invariant(dtype),
     )
     return Loaded(name, engine, checkpoint.text, checkpoint.config, f"{checkpoint.description}, {backend}")
 

@@ -21,6 +21,10 @@ def block(rows: list[list[float]]) -> mx.array:
     return mx.broadcast_to(values, (len(rows), 2, values.shape[2], 4))
 
 
+def make(rows: int, retention: Retention) -> RowCache:
+    return RowCache(rows, retention, 2, 4, mx.float32)
+
+
 def check(cache: RowCache, model: list[list[float]], retention: Retention) -> None:
     assert cache.lengths == tuple(len(row) for row in model)
     donor = cache.donor()
@@ -38,7 +42,7 @@ def check(cache: RowCache, model: list[list[float]], retention: Retention) -> No
 @given(data=st.data())
 def test_rows_behave_like_independent_sequences(kind: str, data: st.DataObject) -> None:
     retention = RETENTIONS[kind]
-    cache = RowCache(1, retention)
+    cache = make(1, retention)
     counter = 0.0
     model: list[list[float]] = [[]]
 
@@ -70,7 +74,7 @@ def test_rows_behave_like_independent_sequences(kind: str, data: st.DataObject) 
                 cache = cache.select(kept)
                 model = [model[r] for r in kept]
             case _:
-                other, rows = RowCache(1, retention), [[]]
+                other, rows = make(1, retention), [[]]
                 append(other, rows, data.draw(st.integers(1, 300)))
                 cache = cache.select(range(cache.rows), [other])
                 model = [*model, *rows]
@@ -78,7 +82,7 @@ def test_rows_behave_like_independent_sequences(kind: str, data: st.DataObject) 
 
 
 def test_snapshot_never_sees_later_writes() -> None:
-    cache = RowCache(1, Retention())
+    cache = make(1, Retention())
     cache.append(block([[1, 2, 3]]), block([[1, 2, 3]]))
     before = cache.snapshot()
     cache.append(block([[9]]), block([[9]]))
@@ -89,7 +93,7 @@ def test_snapshot_never_sees_later_writes() -> None:
 
 
 def test_view_keeps_its_offsets_when_the_cache_moves_on() -> None:
-    cache = RowCache(1, Retention())
+    cache = make(1, Retention())
     view = cache.append(block([[1, 2]]), block([[1, 2]]))
     cache.append(block([[3]]), block([[3]]))
     assert view.offsets == (0,)
@@ -97,7 +101,7 @@ def test_view_keeps_its_offsets_when_the_cache_moves_on() -> None:
 
 
 def test_trim_past_what_is_held_is_refused() -> None:
-    cache = RowCache(1, RETENTIONS["sliding"])
+    cache = make(1, RETENTIONS["sliding"])
     for start in range(0, 600, 200):
         values = block([[float(start + i) for i in range(200)]])
         cache.append(values, values)
@@ -110,7 +114,7 @@ def test_trim_past_what_is_held_is_refused() -> None:
 
 
 def test_sliding_rows_stay_bounded() -> None:
-    cache = RowCache(2, RETENTIONS["sliding"])
+    cache = make(2, RETENTIONS["sliding"])
     for i in range(1500):
         one = block([[float(i)], [float(i)]])
         cache.append(one, one)
@@ -120,7 +124,7 @@ def test_sliding_rows_stay_bounded() -> None:
 
 
 def test_a_row_without_tokens_cannot_join() -> None:
-    cache = RowCache(1, Retention())
+    cache = make(1, Retention())
     cache.append(block([[1]]), block([[1]]))
     with pytest.raises(ValueError, match="after its first token"):
-        cache.select([0], [RowCache(1, Retention())])
+        cache.select([0], [make(1, Retention())])

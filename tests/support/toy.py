@@ -22,6 +22,8 @@ NOT_A_NUMBER = 60  # the token after this one has no finite logits
 
 
 class ToyLayer:
+    fused = None
+
     def __init__(self, index: int, donor: int | None, window: int | None, seed: int) -> None:
         self._index, self._donor, self._window = index, donor, window
         keys = mx.random.split(mx.random.key(seed), 8)
@@ -97,7 +99,8 @@ class ToyGraph:
         return 2.0 * hidden @ self._table.T + blocked
 
     def make_cache(self, rows: int) -> list[LayerCache]:
-        return [RowCache(rows, Retention(WINDOW, SLACK)), RowCache(rows, Retention())]
+        retentions = (Retention(WINDOW, SLACK), Retention())
+        return [RowCache(rows, retention, HEADS, DIM, mx.float32) for retention in retentions]
 
 
 def _norm(x: mx.array) -> mx.array:

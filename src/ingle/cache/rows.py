@@ -14,15 +14,17 @@ import mlx.core as mx
 
 from ingle.cache.retention import Retention
 from ingle.contracts.cache import DonorView, KVView
+from ingle.kernels import ops
 
 _GROWTH = 256  # columns added at a time: few reallocations, and slice updates can reuse the buffer
 
 
 class RowCache:
-    """See `contracts.cache.LayerCache`. Buffers are [rows, kv_heads, columns, head_dim]."""
+    """See `contracts.cache.LayerCache`. Buffers are [rows, kv_heads, columns, head_dim] of `dtype`."""
 
-    def __init__(self, rows: int, retention: Retention) -> None:
+    def __init__(self, rows: int, retention: Retention, kv_heads: int, head_dim: int, dtype: mx.Dtype) -> None:
         self._retention = retention
+        self._kv_heads, self._head_dim, self._dtype = kv_heads, head_dim, dtype
         self._keys: mx.array | None = None
         self._values: mx.array | None = None
         self._bases = (0,) * rows
@@ -55,14 +57,18 @@ class RowCache:
     def append(self, keys: mx.array, values: mx.array) -> KVView:
         if keys.shape[0] != self.rows:
             raise ValueError(f"append of {keys.shape[0]} rows to a cache of {self.rows}")
-        new = keys.shape[2]
-        self._make_room(new, keys, values)
+        room = self.reserve(keys.shape[2])
+        return self.publish(*ops.append(room, keys, values), keys.shape[2])
+
+    def reserve(self, length: int) -> KVView:
+        self._make_room(length)
         assert self._keys is not None and self._values is not None
-        starts = [length - base for length, base in zip(self._lengths, self._bases, strict=True)]
-        self._keys = _write(self._keys, keys, starts)
-        self._values = _write(self._values, values, starts)
-        view = KVView(self._keys, self._values, self._bases, self._lengths)
-        self._lengths = tuple(length + new for length in self._lengths)
+        return KVView(self._keys, self._values, self._bases, self._lengths)
+
+    def publish(self, keys: mx.array, values: mx.array, length: int) -> KVView:
+        self._keys, self._values = keys, values
+        view = KVView(keys, values, self._bases, self._lengths)
+        self._lengths = tuple(n + length for n in self._lengths)
         return view
 
     def trim(self, counts: Sequence[int]) -> None:
@@ -82,7 +88,7 @@ class RowCache:
         if kept:
             parts.append((self, None if kept == list(range(self.rows)) else kept))
         parts += [(cache, None) for cache in joining if cache.rows]
-        new = type(self)(0, self._retention)
+        new = type(self)(0, self._retention, self._kv_heads, self._head_dim, self._dtype)
         new._bases = tuple(self._bases[r] for r in kept) + tuple(b for c in joining for b in c._bases)
         new._lengths = tuple(self._lengths[r] for r in kept) + tuple(n for c in joining for n in c._lengths)
         columns = max((cache.columns for cache, _ in parts), default=0)
@@ -101,7 +107,7 @@ class RowCache:
             raise ValueError("an empty cache has nothing to lend")
         return DonorView(self._keys, self._values, self._bases, self._lengths)
 
-    def _make_room(self, new: int, keys: mx.array, values: mx.array) -> None:
+    def _make_room(self, new: int) -> None:
         """Drop what retention no longer needs, then grow, so that `new` more columns fit every row."""
         if self._keys is not None and self._needed(new) > self.columns:
             bases = tuple(
@@ -120,26 +126,16 @@ class RowCache:
                 self._values = mx.take_along_axis(self._values, index, axis=2)
         needed = self._needed(new)
         if needed > self.columns:
-            columns = -(-needed // _GROWTH) * _GROWTH
-            self._keys = _grow(self._keys, keys, columns)
-            self._values = _grow(self._values, values, columns)
+            missing = -(-needed // _GROWTH) * _GROWTH - self.columns
+            shape = (self.rows, self._kv_heads, missing, self._head_dim)
+            self._keys = _grow(self._keys, mx.zeros(shape, self._dtype))
+            self._values = _grow(self._values, mx.zeros(shape, self._dtype))
 
     def _needed(self, new: int) -> int:
         return max(n - b for n, b in zip(self._lengths, self._bases, strict=True)) + new
 
 
-def _write(buffer: mx.array, new: mx.array, starts: Sequence[int]) -> mx.array:
-    """`buffer` with row r of `new` at columns [starts[r], starts[r] + length); pure."""
-    if len(set(starts)) == 1:
-        return mx.slice_update(buffer, new, mx.array([starts[0]]), axes=[2])
-    columns = mx.array(list(starts))[:, None] + mx.arange(new.shape[2])[None]
-    return mx.put_along_axis(buffer, columns[:, None, :, None], new, axis=2)
-
-
-def _grow(buffer: mx.array | None, like: mx.array, columns: int) -> mx.array:
-    rows, heads, _, dim = like.shape
-    have = 0 if buffer is None else buffer.shape[2]
-    fresh = mx.zeros((rows, heads, columns - have, dim), like.dtype)
+def _grow(buffer: mx.array | None, fresh: mx.array) -> mx.array:
     return fresh if buffer is None else mx.concatenate([buffer, fresh], axis=2)
 
 

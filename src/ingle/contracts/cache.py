@@ -64,6 +64,14 @@ class LayerCache(Protocol):
         """Store [rows, kv_heads, length, head_dim] behind each row's last position."""
         ...
 
+    def reserve(self, length: int) -> KVView:
+        """Room for `length` more tokens of each row: the arrays to write to, from `offsets` on."""
+        ...
+
+    def publish(self, keys: mx.array, values: mx.array, length: int) -> KVView:
+        """Take the reserved arrays back with `length` more tokens in them. `append` is both in one."""
+        ...
+
     def trim(self, counts: Sequence[int]) -> None:
         """Take back the last `counts[r]` tokens of row r.
 

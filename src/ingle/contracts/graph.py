@@ -82,6 +82,14 @@ class GraphLayer(Protocol):
     one call. Only `attend` knows about sequences.
     """
 
+    @property
+    def fused(self) -> object | None:
+        """All three steps as one operation (`kernels.fused`), where the back end has one; it gives their bits.
+
+        A fused layer owns KV, and reads and writes nothing of a `GroupPass` but that.
+        """
+        ...
+
     def before(self, hidden: mx.array) -> Projected:
         """[tokens, hidden] -> packed projection."""
         ...

@@ -16,7 +16,8 @@ import numpy as np
 from ingle.contracts.request import SamplingParams, TokenLogprobs
 from ingle.decoding.logprobs import token_logprobs
 from ingle.decoding.processors import TokenHistory, needs_processing, process
-from ingle.decoding.rng import gumbel, noise_keys
+from ingle.decoding.rng import noise_key
+from ingle.kernels import ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """`token` is None when the row's logits are not finite numbers."""
+    """`token` is None when the row's logits hold NaN or +inf, or nothing but -inf."""
 
     token: int | None
     logprobs: TokenLogprobs | None = None
@@ -42,16 +43,18 @@ def sample(logits: mx.array, draws: Sequence[Draw]) -> list[Sampled]:
 
     Row r's result depends on logits[r] and draws[r] alone.
     """
-    # The sum of a row is finite exactly when all its values are: one cheap pass finds a broken row.
-    finite = mx.isfinite(mx.sum(logits, axis=-1))
-    tokens = _choose(_processed(logits, draws), draws)
-    mx.eval(finite, tokens, logits)
-    good: list[bool] = np.array(finite).tolist()
+    tokens = ops.choose(_processed(logits, draws), [_choice(draw) for draw in draws])
+    mx.eval(tokens, logits)
     chosen: list[int] = np.array(tokens).tolist()
     return [
-        Sampled(token, _logprobs(logits[r], token, draw)) if ok else Sampled(None)
-        for r, (ok, token, draw) in enumerate(zip(good, chosen, draws, strict=True))
+        Sampled(None) if token < 0 else Sampled(token, _logprobs(logits[r], token, draw))
+        for r, (token, draw) in enumerate(zip(chosen, draws, strict=True))
     ]
+
+
+def _choice(draw: Draw) -> ops.Choice:
+    p = draw.params
+    return ops.Choice(p.temperature, p.top_k, p.top_p, p.min_p, noise_key(p.seed, draw.position))
 
 
 def _logprobs(logits: mx.array, token: int, draw: Draw) -> TokenLogprobs | None:
@@ -70,44 +73,3 @@ def _processed(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
             for r, d in enumerate(draws)
         ]
     )
-
-
-def _choose(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
-    greedy = mx.argmax(logits, axis=-1)
-    sampled = [r for r, d in enumerate(draws) if not d.params.greedy]
-    if not sampled:
-        return greedy
-    rows = logits if len(sampled) == len(draws) else logits[mx.array(sampled)]
-    params = [draws[r].params for r in sampled]
-    scaled = rows / _column([p.temperature for p in params])
-    keys = noise_keys([p.seed for p in params], [draws[r].position for r in sampled])
-    noisy = mx.where(_kept(scaled, params), scaled + gumbel(keys, logits.shape[-1]), -mx.inf)
-    return mx.put_along_axis(
-        greedy, mx.array(sampled), mx.argmax(noisy, axis=-1).astype(greedy.dtype), axis=0
-    )
-
-
-def _kept(scaled: mx.array, params: Sequence[SamplingParams]) -> mx.array:
-    """Which tokens survive truncation, bool [rows, vocab]. Filters apply in the order k, p, min-p."""
-    threshold = _column([-float("inf")] * len(params))
-    vocab = scaled.shape[-1]
-    truncated = [p.top_k not in (0, vocab) or p.top_p < 1.0 for p in params]
-    if any(truncated):
-        descending = -mx.sort(-scaled, axis=-1)
-        ranks = mx.arange(vocab)[None]
-        k = mx.array([[min(p.top_k or vocab, vocab)] for p in params])
-        top = mx.where(ranks < k, descending, -mx.inf)
-        # A token stays while the probability before it is below top_p; the likeliest always stays.
-        probabilities = mx.softmax(top, axis=-1, precise=True)
-        before = mx.cumsum(probabilities, axis=-1) - probabilities
-        stays = ((before < _column([p.top_p for p in params])) | (ranks == 0)) & (top > -mx.inf)
-        lowest = mx.min(mx.where(stays, descending, mx.inf), axis=-1, keepdims=True)
-        threshold = mx.where(mx.array(truncated)[:, None], lowest, threshold)
-    if any(p.min_p > 0 for p in params):
-        peak = mx.max(scaled, axis=-1, keepdims=True)
-        threshold = mx.maximum(threshold, peak + mx.log(_column([p.min_p for p in params])))
-    return scaled >= threshold
-
-
-def _column(values: Sequence[float]) -> mx.array:
-    return mx.array(list(values), mx.float32)[:, None]

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from ingle.contracts.graph import GroupPass, ModelGraph, Phase, PhaseGroup
+from ingle.contracts.graph import GraphLayer, GroupPass, ModelGraph, Phase, PhaseGroup
+from ingle.kernels import fused
 
-_EVAL_TOKENS = 32  # above it a layer's transients outweigh the cost of evaluating layer by layer
+_EVAL_TOKENS = 32  # above it an unfused layer's transients outweigh the cost of evaluating layer by layer
 
 
 def bundles(groups: Sequence[PhaseGroup], *, row_invariant: bool) -> list[list[int]]:
@@ -52,22 +53,64 @@ def _forward_packed(graph: ModelGraph, groups: Sequence[PhaseGroup]) -> list[mx.
     ids = _join([group.ids.reshape(-1) for group in groups])
     hidden = graph.embed(ids)
     sides = graph.side_inputs(ids, hidden)
-    for index, layer in enumerate(graph.layers):
-        projected = layer.before(hidden)
-        mixed = _join(
-            [
-                layer.attend(projected.group_form(start, run.group), run).reshape(run.group.tokens, -1)
-                for start, run in zip(starts, runs, strict=False)
-            ]
-        )
-        hidden = layer.after(hidden, mixed, None if sides is None else sides[:, index])
+    tapped = any(group.capture is not None for group in groups)
+    index = 0
+    while index < len(graph.layers):
+        span = _fused_span(graph.layers, index, single=tapped) if sides is None else []
+        if span:
+            hidden = _run_fused(span, index, hidden, groups)
+            index += len(span)
+        else:
+            hidden = _run_layer(graph.layers[index], hidden, runs, starts, None if sides is None else sides[:, index])
+            index += 1
+            if starts[-1] >= _EVAL_TOKENS:
+                mx.eval(hidden)
         for start, group in zip(starts, groups, strict=False):
             if group.capture is not None:
-                group.capture(index, _part(hidden, start, group))
-        if starts[-1] >= _EVAL_TOKENS:
-            mx.eval(hidden)
+                group.capture(index - 1, _part(hidden, start, group))
     hidden = graph.norm(hidden)
     return [_part(hidden, start, group) for start, group in zip(starts, groups, strict=False)]
+
+
+def _fused_span(layers: Sequence[GraphLayer], first: int, *, single: bool) -> list[GraphLayer]:
+    """The layers from `first` on that run as one operation; only one where somebody taps each layer."""
+    span: list[GraphLayer] = []
+    for layer in layers[first : first + 1 if single else None]:
+        if layer.fused is None:
+            break
+        span.append(layer)
+    return span
+
+
+def _run_fused(
+    layers: Sequence[GraphLayer], first: int, hidden: mx.array, groups: Sequence[PhaseGroup]
+) -> mx.array:
+    """Layers that each own KV: number n has cache n."""
+    numbers = range(first, first + len(layers))
+    views = [[group.caches[n].reserve(group.length) for group in groups] for n in numbers]
+    shapes = [(group.rows, group.length) for group in groups]
+    hidden, stores = fused.run_layers([layer.fused for layer in layers], hidden, views, shapes)
+    for n, pairs in zip(numbers, stores, strict=True):
+        for group, (keys, values) in zip(groups, pairs, strict=True):
+            group.caches[n].publish(keys, values, group.length)
+    return hidden
+
+
+def _run_layer(
+    layer: GraphLayer,
+    hidden: mx.array,
+    runs: Sequence[GroupPass],
+    starts: Sequence[int],
+    side: mx.array | None,
+) -> mx.array:
+    projected = layer.before(hidden)
+    mixed = _join(
+        [
+            layer.attend(projected.group_form(start, run.group), run).reshape(run.group.tokens, -1)
+            for start, run in zip(starts, runs, strict=False)
+        ]
+    )
+    return layer.after(hidden, mixed, side)
 
 
 def _offsets(group: PhaseGroup) -> tuple[int, ...]:
@@ -75,7 +118,9 @@ def _offsets(group: PhaseGroup) -> tuple[int, ...]:
 
 
 def _part(hidden: mx.array, start: int, group: PhaseGroup) -> mx.array:
-    return hidden[start : start + group.tokens].reshape(group.rows, group.length, -1)
+    if group.tokens < hidden.shape[0]:
+        hidden = hidden[start : start + group.tokens]
+    return hidden.reshape(group.rows, group.length, -1)
 
 
 def _join(parts: list[mx.array]) -> mx.array:

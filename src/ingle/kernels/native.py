@@ -50,16 +50,7 @@ def configure(*, threads: int | None = None, isa: str | None = None) -> None:
         _cpu.set_isa(isa)
 
 
-def affine_linear(
-    x: mx.array, codes: mx.array, scales: mx.array, biases: mx.array, bits: int, group_size: int
-) -> mx.array:
-    """x float32 [..., K] times a group-affine matrix [N, K] transposed: float32 [..., N].
-
-    `codes` are MLX's packed words [N, K * bits / 32], 4 or 8 bits; `scales` and `biases` float16 or
-    float32 [N, K / group_size]. Each output accumulates over K in one order, whatever the other rows.
-
-    Raises:
-        ValueError: shapes, dtypes or widths that do not fit; names them.
-    """
+def operations() -> ModuleType:
+    """The extension itself, for `ops`; its signatures are in `_cpu.pyi`."""
     assert _cpu is not None
-    return _cpu.affine_linear(x, codes, scales, biases, bits, group_size)
+    return _cpu

@@ -22,6 +22,8 @@ class Attention:
     v: Linear
     o: Linear
     rope: Rope
+    heads: int
+    kv_heads: int
     head_dim: int
     scale: float
     cache_index: int

@@ -16,8 +16,9 @@ class Linear:
         self.packed = ops.pack_linear(weight, dtype, bias)
         mx.eval(self.packed.arrays)  # the checkpoint's own bytes can go now
 
-    def __call__(self, x: mx.array) -> mx.array:
-        return ops.linear(x, self.packed)
+    def __call__(self, x: mx.array, softcap: float | None = None) -> mx.array:
+        """With `softcap`, the result r becomes softcap * tanh(r / softcap)."""
+        return ops.linear(x, self.packed, softcap)
 
 
 class Embedding:
@@ -28,10 +29,7 @@ class Embedding:
         self._scale = scale
 
     def __call__(self, ids: mx.array) -> mx.array:
-        rows = ops.embed(ids, self.as_linear.packed)
-        if self._scale == 1.0:
-            return rows
-        return rows * mx.array(self._scale, rows.dtype)  # references round the factor to the dtype first
+        return ops.embed(ids, self.as_linear.packed, self._scale)
 
 
 def dense_vector(weight: Weight, name: str, size: int, dtype: mx.Dtype) -> mx.array:

@@ -12,8 +12,8 @@ class GatedMLP:
     """[..., hidden] -> [..., hidden] through `intermediate` gated channels (Shazeer, 2020)."""
 
     def __init__(self, gate: Linear, up: Linear, down: Linear, activation: ops.Activation) -> None:
-        self._gate, self._up, self._down = gate, up, down
-        self._activation: ops.Activation = activation
+        self.gate, self.up, self.down = gate, up, down
+        self.activation: ops.Activation = activation
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self._down(ops.gated(self._gate(x), self._up(x), self._activation))
+        return self.down(ops.gated_linear(x, self.gate.packed, self.up.packed, self.activation))

@@ -12,7 +12,7 @@ class RMSNorm:
 
     def __init__(self, weight: mx.array, eps: float) -> None:
         self.weight = weight
-        self._eps = eps
+        self.eps = eps
 
     def __call__(self, x: mx.array) -> mx.array:
-        return ops.rms_norm(x, self.weight, self._eps)
+        return ops.rms_norm(x, self.weight, self.eps)

@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from ingle.contracts.model_config import RopeConfig
 from ingle.errors import CheckpointError
-from ingle.kernels import ops
+from ingle.kernels import fused, ops
 
 
 class Rope:
@@ -23,6 +23,7 @@ class Rope:
         self._inv_freq = inverse_frequencies(config, head_dim)
         self._scale = config.attention_factor
         mx.eval(self._inv_freq)
+        self.fused = fused.fused_rope(self._inv_freq, self._scale)
 
     def __call__(self, x: mx.array, offsets: Sequence[int]) -> mx.array:
         return ops.rope(x, offsets, self._inv_freq, self._scale)

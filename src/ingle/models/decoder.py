@@ -66,6 +66,8 @@ class WeightReader:
             v=self.linear(f"{name}.v_proj", kv_size, c.hidden_size, bias=c.attention_bias),
             o=self.linear(f"{name}.o_proj", c.hidden_size, q_size, bias=c.output_bias),
             rope=self._rope(kind),
+            heads=c.num_heads,
+            kv_heads=c.num_kv_heads,
             head_dim=c.head_dim,
             scale=c.attention_scale,
             cache_index=index,
@@ -82,7 +84,7 @@ class WeightReader:
         layers = [make_layer(index) for index in range(c.num_layers)]
         norm = self.norm("model.norm", c.hidden_size)
         head = table if c.tied_head else self.linear("lm_head", c.vocab_size, c.hidden_size)
-        return DecoderGraph(c, Embedding(table, c.embed_scale), layers, norm, head)
+        return DecoderGraph(c, Embedding(table, c.embed_scale), layers, norm, head, self._dtype)
 
     def _vector(self, name: str, size: int) -> mx.array:
         return dense_vector(self._source.take(name), name, size, self._dtype)
@@ -103,8 +105,9 @@ class DecoderGraph:
         layers: Sequence[GraphLayer],
         norm: RMSNorm,
         head: Linear,
+        dtype: mx.Dtype,
     ) -> None:
-        self._config = config
+        self._config, self._dtype = config, dtype
         self._embedding, self._norm, self._head = embedding, norm, head
         self._layers = tuple(layers)
 
@@ -124,9 +127,7 @@ class DecoderGraph:
     def logits(self, hidden: mx.array) -> mx.array:
         if self._config.logit_scale != 1.0:
             hidden = hidden * self._config.logit_scale
-        logits = self._head(hidden).astype(mx.float32)
-        cap = self._config.final_softcap
-        return logits if cap is None else cap * mx.tanh(logits / cap)
+        return self._head(hidden, self._config.final_softcap).astype(mx.float32)
 
     def make_cache(self, rows: int) -> list[LayerCache]:
         """One cache for each layer; sliding layers keep their window and a little slack."""
@@ -134,4 +135,8 @@ class DecoderGraph:
             "full": Retention(),
             "sliding": Retention(self._config.window, slack=_DRAFT_SLACK),
         }
-        return [RowCache(rows, retentions[kind]) for kind in self._config.layer_kinds]
+        c = self._config
+        return [
+            RowCache(rows, retentions[kind], c.num_kv_heads, c.head_dim, self._dtype)
+            for kind in c.layer_kinds
+        ]

@@ -1,0 +1,183 @@
+#include "layer.h"
+
+#include <algorithm>
+#include <map>
+
+namespace ingle {
+namespace {
+
+// Tables [tokens][half] of one rotation.
+struct Angles {
+  float *cos, *sin;
+  int half;
+};
+
+// Memory for the phases of a run, enough for its largest layer.
+struct Scratch {
+  Prepared hidden, mixed, inner;
+  float *qkv, *branch, *gated;
+  std::map<const Rope*, Angles> angles;
+};
+
+class Run {
+ public:
+  Run(const std::vector<std::shared_ptr<const Layer>>& layers, const Step& step, float* hidden, int size)
+      : k_(kernels()), layers_(layers), step_(step), hidden_(hidden), size_(size) {
+    int first_row = 0;
+    for (size_t g = 0; g < step.groups.size(); ++g) {
+      const StepGroup& group = step.groups[g];
+      for (int r = 0; r < group.rows; ++r) {
+        rows_.push_back({static_cast<int>(g), r, tokens_});
+        for (int i = 0; i < group.length; ++i) token_row_.push_back(first_row + r);
+        tokens_ += group.length;
+      }
+      first_row += group.rows;
+    }
+  }
+
+  void take(Arena& arena) {
+    for (const auto& layer : layers_) {
+      const AttentionShape& a = layer->attention;
+      inner_ = std::max(inner_, layer->gate.n());
+      mixed_ = std::max(mixed_, a.heads * a.dim);
+      qkv_ = std::max(qkv_, (a.heads + 2 * a.kv_heads) * a.dim);
+      Angles& table = s_.angles[layer->rope.get()];
+      if (!table.cos) {
+        table.half = a.dim / 2;
+        table.cos = arena.take<float>(static_cast<long>(tokens_) * table.half);
+        table.sin = arena.take<float>(static_cast<long>(tokens_) * table.half);
+      }
+    }
+    s_.hidden = Prepared(arena, tokens_, size_);
+    s_.qkv = arena.take<float>(static_cast<long>(tokens_) * qkv_);
+    s_.branch = arena.take<float>(static_cast<long>(tokens_) * size_);
+    s_.gated = arena.take<float>(static_cast<long>(tokens_) * inner_);
+    // Prepared memory is laid out by its width: one for each width that occurs.
+    for (const auto& layer : layers_) {
+      prepared(arena, layer->attention.heads * layer->attention.dim);
+      prepared(arena, layer->gate.n());
+    }
+  }
+
+  void run(Team& team) {
+    for (const auto& [rope, table] : s_.angles)
+      each_row(team, tokens_, [&](int t) {
+        angles(position(t), rope->inv_freq.data(), table.half, rope->scale,
+               table.cos + static_cast<long>(t) * table.half, table.sin + static_cast<long>(t) * table.half);
+      });
+    for (size_t i = 0; i < layers_.size(); ++i) run_layer(team, *layers_[i], i);
+  }
+
+ private:
+  struct RowPlace {
+    int group, row, token;
+  };
+
+  int position(int token) const {
+    const int row = token_row_[token];
+    return step_.offsets[row] + token - rows_[row].token;
+  }
+
+  Prepared& prepared(Arena& arena, int width) {
+    auto [it, fresh] = by_width_.try_emplace(width);
+    if (fresh) it->second = Prepared(arena, tokens_, width);
+    return it->second;
+  }
+
+  float* hidden(int t) { return hidden_ + static_cast<long>(t) * size_; }
+  float* branch(int t) { return s_.branch + static_cast<long>(t) * size_; }
+
+  void run_layer(Team& team, const Layer& layer, size_t index) {
+    const AttentionShape& shape = layer.attention;
+    const int heads = shape.heads, kv_heads = shape.kv_heads, dim = shape.dim;
+    const int width = (heads + 2 * kv_heads) * dim;
+    each_row(team, tokens_, [&](int t) { norm_into(s_.hidden, t, hidden(t), layer.input_norm, layer.eps); });
+    products(team, k_, layer.qkv, s_.hidden.activations(), tokens_, s_.qkv, width, [](int, int, int, float*) {});
+
+    const Angles& table = s_.angles.at(layer.rope.get());
+    each_row(team, tokens_ * (heads + kv_heads), [&](int i) {
+      const int t = i / (heads + kv_heads), h = i % (heads + kv_heads);
+      const float* cos = table.cos + static_cast<long>(t) * table.half;
+      const float* sin = table.sin + static_cast<long>(t) * table.half;
+      float* x = s_.qkv + static_cast<long>(t) * width + h * dim;  // q heads, then k heads
+      const Vector& factor = h < heads ? layer.q_norm : layer.k_norm;
+      if (!factor.empty()) k_.rms_norm(x, factor.data(), layer.eps, dim, x);
+      k_.rotate(x, cos, sin, dim, x);
+      if (h >= heads) {
+        const int row = token_row_[t], column = position(t) - step_.bases[index][row];
+        const LayerStores& stores = step_.stores[index][rows_[row].group];
+        stores.keys.write(k_, rows_[row].row, h - heads, column, x);
+        stores.values.write(k_, rows_[row].row, h - heads, column, x + kv_heads * dim);
+      }
+    });
+
+    Prepared& mixed = by_width_.at(heads * dim);
+    const auto sequences = sequences_of(index);
+    const auto parts = attention_parts(sequences, shape, team.size());
+    team.parts(static_cast<int>(parts.size()), [&](int i) {
+      const RowPlace& place = rows_[parts[i].sequence];
+      const LayerStores& stores = step_.stores[index][place.group];
+      attend(k_, parts[i], sequences[parts[i].sequence], shape, stores.keys, stores.values, nullptr,
+             s_.qkv + static_cast<long>(place.token) * width, width, dim, mixed.row(place.token), heads * dim, dim);
+    });
+    each_row(team, tokens_, [&](int t) { mixed.set_row(k_, t, mixed.row(t)); });
+    add_branch(team, layer, layer.o, mixed.activations(), layer.mixed_norm);
+
+    each_row(team, tokens_, [&](int t) {
+      finish_branch(layer, layer.mixed_norm, t);
+      norm_into(s_.hidden, t, hidden(t), layer.mlp_norm, layer.eps);
+    });
+    Prepared& inner = by_width_.at(layer.gate.n());
+    gated_products(team, k_, layer.gate, layer.up, layer.activation, s_.hidden.activations(), tokens_, inner.row(0));
+    each_row(team, tokens_, [&](int t) { inner.set_row(k_, t, inner.row(t)); });
+    add_branch(team, layer, layer.down, inner.activations(), layer.output_norm);
+    if (!layer.output_norm.empty())
+      each_row(team, tokens_, [&](int t) { finish_branch(layer, layer.output_norm, t); });
+  }
+
+  void norm_into(Prepared& out, int t, const float* x, const Vector& factor, float eps) {
+    k_.rms_norm(x, factor.data(), eps, size_, out.row(t));
+    out.set_row(k_, t, out.row(t));
+  }
+
+  // The branch's last product: added to hidden at once, or, where a norm follows, left for finish_branch.
+  void add_branch(Team& team, const Layer& layer, const Linear& linear, const Activations& in, const Vector& norm) {
+    products(team, k_, {linear}, in, tokens_, s_.branch, size_, [&](int row, int column, int count, float* y) {
+      float* x = hidden(row) + column;
+      if (norm.empty()) k_.add(x, y, layer.residual_scale, count, x);
+    });
+  }
+
+  void finish_branch(const Layer& layer, const Vector& norm, int t) {
+    if (norm.empty()) return;
+    k_.rms_norm(branch(t), norm.data(), layer.eps, size_, branch(t));
+    k_.add(hidden(t), branch(t), layer.residual_scale, size_, hidden(t));
+  }
+
+  std::vector<Sequence> sequences_of(size_t layer) const {
+    std::vector<Sequence> out;
+    for (size_t r = 0; r < rows_.size(); ++r)
+      out.push_back({rows_[r].row, step_.groups[rows_[r].group].length, step_.offsets[r], step_.bases[layer][r]});
+    return out;
+  }
+
+  const Kernels& k_;
+  const std::vector<std::shared_ptr<const Layer>>& layers_;
+  const Step& step_;
+  float* hidden_;
+  const int size_;
+  int tokens_ = 0, inner_ = 0, mixed_ = 0, qkv_ = 0;
+  std::vector<RowPlace> rows_;
+  std::vector<int> token_row_;
+  std::map<int, Prepared> by_width_;
+  Scratch s_{};
+};
+
+}  // namespace
+
+void run_layers(const std::vector<std::shared_ptr<const Layer>>& layers, const Step& step, float* hidden, int size) {
+  Run run(layers, step, hidden, size);
+  run_together([&](Arena& arena) { run.take(arena); }, [&](Team& team) { run.run(team); });
+}
+
+}  // namespace ingle

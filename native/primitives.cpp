@@ -1,0 +1,571 @@
+#include "primitives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+
+#include "mlx/allocator.h"
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/primitives.h"
+
+namespace ingle {
+namespace {
+
+using Pointers = std::vector<char*>;  // inputs, then outputs
+
+std::string text(const mx::Shape& shape) {
+  std::string out = "[";
+  for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
+  return out + "]";
+}
+
+void require(bool ok, const std::string& message) {
+  if (!ok) throw std::invalid_argument(message);
+}
+
+void require_type(const mx::array& a, mx::Dtype type, const std::string& name) {
+  require(a.dtype() == type, name + " has the wrong dtype");
+}
+
+mx::Stream cpu() { return mx::to_stream(mx::Device(mx::Device::cpu)); }
+
+mx::array row_major(const mx::array& a) { return mx::contiguous(a, false, cpu()); }
+
+// One operation: its outputs are new, or take the place of an input's memory where nobody else holds it.
+class Call : public mx::Primitive {
+ public:
+  using Body = std::function<void(const Pointers&)>;
+
+  // `in_place[i]` is the input whose memory output i takes, or -1.
+  Call(const char* name, Body body, std::vector<int> in_place)
+      : Primitive(cpu()), name_(name), body_(std::move(body)), in_place_(std::move(in_place)) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    auto& encoder = mx::cpu::get_command_encoder(stream());
+    Pointers pointers;
+    std::vector<std::pair<int, int>> copies;  // output, input
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const int source = i < in_place_.size() ? in_place_[i] : -1;
+      if (source >= 0 && !inputs[source].flags().row_contiguous)
+        throw std::invalid_argument(std::string(name_) + ": stores must be contiguous");
+      if (source >= 0 && inputs[source].is_donatable()) {
+        outputs[i].copy_shared_buffer(inputs[source]);
+      } else {
+        outputs[i].set_data(mx::allocator::malloc(outputs[i].nbytes()));
+        if (source >= 0) copies.emplace_back(i, source);
+      }
+    }
+    for (const auto& input : inputs) {
+      encoder.set_input_array(input);
+      pointers.push_back(const_cast<char*>(input.data<char>()));
+    }
+    for (auto& output : outputs) {
+      encoder.set_output_array(output);
+      pointers.push_back(output.data<char>());
+    }
+    std::vector<std::function<void()>> moves;
+    for (const auto& [out, in] : copies)
+      moves.push_back([to = outputs[out].data<char>(), from = inputs[in].data<char>(), size = inputs[in].nbytes()] {
+        std::memcpy(to, from, size);
+      });
+    encoder.dispatch([body = body_, pointers = std::move(pointers), moves = std::move(moves)] {
+      for (const auto& move : moves) move();
+      body(pointers);
+    });
+  }
+
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
+    throw std::runtime_error(std::string(name_) + " runs on the CPU only");
+  }
+
+  const char* name() const override { return name_; }
+
+ private:
+  const char* name_;
+  Body body_;
+  std::vector<int> in_place_;
+};
+
+mx::array call(const char* name, mx::Shape shape, mx::Dtype type, std::vector<mx::array> inputs, Call::Body body) {
+  return mx::array(std::move(shape), type, std::make_shared<Call>(name, std::move(body), std::vector<int>{}),
+                   std::move(inputs));
+}
+
+template <class T>
+T* as(char* p) {
+  return reinterpret_cast<T*>(p);
+}
+
+Gate gate_named(const std::string& name) {
+  if (name == "silu") return Gate::silu;
+  require(name == "gelu_tanh", "activation '" + name + "' is not known; known: silu, gelu_tanh");
+  return Gate::gelu_tanh;
+}
+
+// Inputs [.., k] of a product, as rows.
+int rows_of(const mx::array& x, int k, const std::string& name) {
+  require_type(x, mx::float32, name + ": x");
+  require(x.ndim() >= 1 && x.shape(-1) == k,
+          name + ": x " + text(x.shape()) + " does not fit a weight of " + std::to_string(k) + " inputs");
+  return static_cast<int>(x.size() / k);
+}
+
+// Biases join a call's inputs; returns each one's place among them, or -1.
+std::vector<int> add_biases(const Biases& biases, const Weights& weights, std::vector<mx::array>& inputs) {
+  require(biases.size() == weights.size(), "one bias or None for each weight");
+  std::vector<int> places;
+  for (size_t i = 0; i < biases.size(); ++i) {
+    places.push_back(biases[i] ? static_cast<int>(inputs.size()) : -1);
+    if (!biases[i]) continue;
+    require(biases[i]->shape() == mx::Shape{weights[i]->weight().n} && biases[i]->dtype() == mx::float32,
+            "bias " + text(biases[i]->shape()) + " does not fit " + std::to_string(weights[i]->weight().n) + " outputs");
+    inputs.push_back(row_major(*biases[i]));
+  }
+  return places;
+}
+
+std::vector<Linear> linears(const Weights& weights, const std::vector<int>& places, const Pointers& at) {
+  std::vector<Linear> out;
+  for (size_t i = 0; i < weights.size(); ++i)
+    out.push_back({weights[i], places[i] < 0 ? nullptr : as<float>(at[places[i]])});
+  return out;
+}
+
+// Makes `rows` rows of x ready, then runs `product` on the team.
+void with_prepared(const float* x, int rows, int k, const std::function<void(Team&, const Activations&)>& product) {
+  const Kernels& kernels = ingle::kernels();
+  Prepared prepared;
+  run_together([&](Arena& arena) { prepared = Prepared(arena, rows, k); },
+               [&](Team& team) {
+                 each_row(team, rows, [&](int r) { prepared.set_row(kernels, r, x + static_cast<long>(r) * k); });
+                 product(team, prepared.activations());
+               });
+}
+
+mx::array evaluated(mx::array a) {
+  a.eval();
+  return a;
+}
+
+Store store_of(const mx::array& a, char* data) {
+  return {data, a.shape(1), a.shape(2), a.shape(3), a.dtype() == mx::bfloat16};
+}
+
+void require_store(const mx::array& keys, const mx::array& values, int rows, const std::string& name) {
+  require(keys.ndim() == 4 && keys.shape() == values.shape() && keys.dtype() == values.dtype() &&
+              keys.shape(0) == rows && (keys.dtype() == mx::float32 || keys.dtype() == mx::bfloat16),
+          name + ": keys " + text(keys.shape()) + " and values " + text(values.shape()) +
+              " must both be float32 or bfloat16 [" + std::to_string(rows) + ", heads, columns, dim]");
+}
+
+}  // namespace
+
+std::shared_ptr<Packed> pack_codes(const mx::array& codes, const mx::array& scales, const mx::array& biases, int bits,
+                                   int group) {
+  require(bits >= 2 && bits <= 8 && bits != 7, "bits is " + std::to_string(bits) + ", expected 2, 3, 4, 5, 6 or 8");
+  require(group == 16 || group == 32 || group == 64 || group == 128,
+          "groups of " + std::to_string(group) + " are not supported");
+  require(codes.ndim() == 2 && codes.dtype() == mx::uint32, "codes must be uint32 [N, K * bits / 32]");
+  const long k = static_cast<long>(codes.shape(1)) * 32 / bits;
+  const int n = codes.shape(0);
+  const mx::Shape wanted{n, static_cast<int>(k / group)};
+  require(k > 0 && k % group == 0 && k * bits == static_cast<long>(codes.shape(1)) * 32,
+          "codes " + text(codes.shape()) + " are not whole groups of " + std::to_string(group));
+  require(scales.shape() == wanted && biases.shape() == wanted,
+          "scales " + text(scales.shape()) + " and biases " + text(biases.shape()) + " do not fit codes " +
+              text(codes.shape()) + " in groups of " + std::to_string(group));
+  auto floats = [](const mx::array& a) { return evaluated(row_major(mx::astype(a, mx::float32, cpu()))); };
+  const mx::array c = evaluated(row_major(codes)), s = floats(scales), b = floats(biases);
+  return Packed::codes(c.data<uint32_t>(), s.data<float>(), b.data<float>(), n, static_cast<int>(k), bits, group);
+}
+
+std::shared_ptr<Packed> pack_floats(const mx::array& values) {
+  const auto type = values.dtype();
+  require(values.ndim() == 2 && (type == mx::float32 || type == mx::float16 || type == mx::bfloat16),
+          "values must be float32, float16 or bfloat16 [N, K], got " + text(values.shape()));
+  const mx::array v = evaluated(row_major(values));
+  const Form form = type == mx::float32 ? Form::f32 : type == mx::float16 ? Form::f16 : Form::bf16;
+  return Packed::floats(v.data<char>(), form, v.shape(0), v.shape(1));
+}
+
+mx::array linear(const mx::array& x, const Weights& weights, const Biases& biases, const MaybeArray& residual,
+                 float scale, float softcap) {
+  require(!weights.empty(), "linear: no weights");
+  const int k = weights[0]->weight().k, rows = rows_of(x, k, "linear");
+  int n = 0;
+  for (const auto& weight : weights) {
+    require(weight->weight().k == k, "linear: weights side by side must have the same inputs");
+    n += weight->weight().n;
+  }
+  mx::Shape shape = x.shape();
+  shape.back() = n;
+  std::vector<mx::array> inputs{row_major(x)};
+  const auto places = add_biases(biases, weights, inputs);
+  int residual_at = -1;
+  if (residual) {
+    require(residual->shape() == shape && residual->dtype() == mx::float32,
+            "linear: residual " + text(residual->shape()) + " is not float32 " + text(shape));
+    residual_at = static_cast<int>(inputs.size());
+    inputs.push_back(row_major(*residual));
+  }
+  return call("IngleLinear", shape, mx::float32, inputs, [=](const Pointers& at) {
+    const Kernels& kernels = ingle::kernels();
+    const float* base = residual_at < 0 ? nullptr : as<float>(at[residual_at]);
+    auto* out = as<float>(at.back());
+    const auto parts = linears(weights, places, at);
+    if (rows > 0 && n > 0)
+      with_prepared(as<float>(at[0]), rows, k, [&](Team& team, const Activations& in) {
+        products(team, kernels, parts, in, rows, out, n, [&](int r, int column, int count, float* y) {
+          if (base) kernels.add(base + static_cast<long>(r) * n + column, y, scale, count, y);
+          if (softcap > 0.0f) kernels.softcap(y, count, softcap);
+        });
+      });
+  });
+}
+
+mx::array gated_linear(const mx::array& x, const std::shared_ptr<Packed>& gate, const std::shared_ptr<Packed>& up,
+                       const MaybeArray& gate_bias, const MaybeArray& up_bias, const std::string& activation) {
+  const int k = gate->weight().k, n = gate->weight().n, rows = rows_of(x, k, "gated_linear");
+  require(up->weight().k == k && up->weight().n == n, "gated_linear: gate and up must have the same shape");
+  const Gate kind = gate_named(activation);
+  mx::Shape shape = x.shape();
+  shape.back() = n;
+  std::vector<mx::array> inputs{row_major(x)};
+  const auto places = add_biases({gate_bias, up_bias}, {gate, up}, inputs);
+  return call("IngleGatedLinear", shape, mx::float32, inputs, [=](const Pointers& at) {
+    const auto parts = linears({gate, up}, places, at);
+    if (rows > 0 && n > 0)
+      with_prepared(as<float>(at[0]), rows, k, [&](Team& team, const Activations& in) {
+        gated_products(team, ingle::kernels(), parts[0], parts[1], kind, in, rows, as<float>(at.back()));
+      });
+  });
+}
+
+mx::array expert_linear(const mx::array& x, const Weights& experts, const mx::array& ends) {
+  require(!experts.empty(), "expert_linear: no experts");
+  const int k = experts[0]->weight().k, n = experts[0]->weight().n, rows = rows_of(x, k, "expert_linear");
+  for (const auto& e : experts)
+    require(e->weight().k == k && e->weight().n == n, "expert_linear: experts must have the same shape");
+  require(ends.shape() == mx::Shape{static_cast<int>(experts.size())} && ends.dtype() == mx::int32,
+          "expert_linear: ends must be int32 [" + std::to_string(experts.size()) + "], got " + text(ends.shape()));
+  mx::Shape shape = x.shape();
+  shape.back() = n;
+  return call("IngleExpertLinear", shape, mx::float32, {row_major(x), row_major(ends)}, [=](const Pointers& at) {
+    auto* out = as<float>(at.back());
+    const auto* last = as<int>(at[1]);
+    std::memset(out, 0, static_cast<size_t>(rows) * n * sizeof(float));  // rows of no expert
+    if (rows == 0 || n == 0) return;
+    struct Part {
+      int expert, first, last, from, to;
+    };
+    std::vector<Part> parts;
+    for (size_t e = 0; e < experts.size(); ++e) {
+      const int first = std::clamp(e ? last[e - 1] : 0, 0, rows), count = std::clamp(last[e], first, rows) - first;
+      const int blocks = experts[e]->weight().blocks();
+      const Split split(count);
+      for (int i = 0; i < split.parts_of(blocks); ++i) {
+        Part part{static_cast<int>(e)};
+        split.place(i, blocks, part.first, part.last, part.from, part.to);
+        part.first += first, part.last += first;
+        parts.push_back(part);
+      }
+    }
+    with_prepared(as<float>(at[0]), rows, k, [&](Team& team, const Activations& in) {
+      team.parts(static_cast<int>(parts.size()), [&](int i) {
+        const Part& p = parts[i];
+        ingle::kernels().product(experts[p.expert]->weight(), in,
+                                 {p.first, p.last - p.first, p.from, p.to - p.from,
+                                  out + static_cast<long>(p.first) * n + p.from * kBlock, n});
+      });
+    });
+  });
+}
+
+mx::array embed(const mx::array& ids, const std::shared_ptr<Packed>& packed, float scale) {
+  require(ids.ndim() == 1 && ids.dtype() == mx::int32, "embed: ids must be int32 [tokens], got " + text(ids.shape()));
+  const int k = packed->weight().k, n = packed->weight().n, rows = ids.shape(0);
+  return call("IngleEmbed", {rows, k}, mx::float32, {row_major(ids)}, [=](const Pointers& at) {
+    const auto* id = as<int>(at[0]);
+    auto* out = as<float>(at[1]);
+    run_together([&](Team& team) {
+      each_row(team, rows, [&](int r) {
+        float* row = out + static_cast<long>(r) * k;
+        if (id[r] >= 0 && id[r] < n)
+          packed->read_row(id[r], scale, row);
+        else
+          std::fill(row, row + k, 0.0f);  // requests are checked before; never read past the table
+      });
+    });
+  });
+}
+
+mx::array rms_norm(const mx::array& x, const mx::array& weight, float eps) {
+  require(weight.ndim() == 1 && weight.dtype() == mx::float32, "rms_norm: weight must be float32 [N]");
+  const int n = weight.shape(0), rows = rows_of(x, n, "rms_norm");
+  return call("IngleRMSNorm", x.shape(), mx::float32, {row_major(x), row_major(weight)}, [=](const Pointers& at) {
+    const Kernels& kernels = ingle::kernels();
+    run_together([&](Team& team) {
+      each_row(team, rows, [&](int r) {
+        const long i = static_cast<long>(r) * n;
+        kernels.rms_norm(as<float>(at[0]) + i, as<float>(at[1]), eps, n, as<float>(at[2]) + i);
+      });
+    });
+  });
+}
+
+mx::array rope(const mx::array& x, const std::vector<int>& offsets, const mx::array& inv_freq, float scale) {
+  require(x.ndim() == 4 && x.dtype() == mx::float32 && static_cast<size_t>(x.shape(0)) == offsets.size(),
+          "rope: x must be float32 [rows, heads, length, dim] with an offset for each row, got " + text(x.shape()));
+  const int heads = x.shape(1), length = x.shape(2), dim = x.shape(3), rows = x.shape(0);
+  require(dim % 2 == 0 && inv_freq.shape() == mx::Shape{dim / 2} && inv_freq.dtype() == mx::float32,
+          "rope: inv_freq " + text(inv_freq.shape()) + " does not fit x " + text(x.shape()));
+  return call("IngleRope", x.shape(), mx::float32, {row_major(x), row_major(inv_freq)}, [=](const Pointers& at) {
+    const Kernels& kernels = ingle::kernels();
+    run_together([&](Team& team) {
+      each_row(team, rows * length, [&](int i) {
+        const int r = i / length, t = i % length;
+        float* table = thread_scratch(dim);
+        angles(offsets[r] + t, as<float>(at[1]), dim / 2, scale, table, table + dim / 2);
+        for (int h = 0; h < heads; ++h) {
+          const long place = ((static_cast<long>(r) * heads + h) * length + t) * dim;
+          kernels.rotate(as<float>(at[0]) + place, table, table + dim / 2, dim, as<float>(at[2]) + place);
+        }
+      });
+    });
+  });
+}
+
+mx::array gate(const mx::array& gate, const mx::array& up, const std::string& activation) {
+  require(gate.shape() == up.shape() && gate.dtype() == mx::float32 && up.dtype() == mx::float32 && gate.ndim() >= 1,
+          "gate: " + text(gate.shape()) + " and " + text(up.shape()) + " must be float32 of one shape");
+  const Gate kind = gate_named(activation);
+  const int n = gate.shape(-1), rows = n == 0 ? 0 : static_cast<int>(gate.size() / n);
+  return call("IngleGate", gate.shape(), mx::float32, {row_major(gate), row_major(up)}, [=](const Pointers& at) {
+    const Kernels& kernels = ingle::kernels();
+    run_together([&](Team& team) {
+      each_row(team, rows, [&](int r) {
+        const long i = static_cast<long>(r) * n;
+        kernels.gate(as<float>(at[0]) + i, as<float>(at[1]) + i, n, kind, as<float>(at[2]) + i);
+      });
+    });
+  });
+}
+
+std::vector<mx::array> append(const mx::array& keys, const mx::array& values, const mx::array& new_keys,
+                              const mx::array& new_values, const std::vector<int>& starts) {
+  const int rows = static_cast<int>(starts.size());
+  require_store(keys, values, rows, "append");
+  const int heads = keys.shape(1), columns = keys.shape(2), dim = keys.shape(3);
+  require(new_keys.ndim() == 4 && new_keys.dtype() == mx::float32, "append: new keys must be float32 [rows, heads, length, dim]");
+  const int length = new_keys.shape(2);
+  const mx::Shape wanted{rows, heads, length, dim};
+  require(new_keys.shape() == wanted && new_values.shape() == wanted && new_values.dtype() == mx::float32,
+          "append: " + text(new_keys.shape()) + " and " + text(new_values.shape()) + " do not fit " + text(keys.shape()));
+  for (int start : starts)
+    require(start >= 0 && start <= columns - length,
+            "append: " + std::to_string(length) + " tokens at column " + std::to_string(start) + " of " + std::to_string(columns));
+  const Store store[2] = {store_of(keys, nullptr), store_of(values, nullptr)};
+  auto body = [=](const Pointers& at) {
+    const Kernels& kernels = ingle::kernels();
+    for (int side = 0; side < 2; ++side) {
+      Store to = store[side];
+      to.data = at[4 + side];
+      const auto* from = as<float>(at[2 + side]);
+      for (int r = 0; r < rows; ++r)
+        for (int h = 0; h < heads; ++h)
+          for (int t = 0; t < length; ++t)
+            to.write(kernels, r, h, starts[r] + t, from + ((static_cast<long>(r) * heads + h) * length + t) * dim);
+    }
+  };
+  return mx::array::make_arrays({keys.shape(), values.shape()}, {keys.dtype(), values.dtype()},
+                                std::make_shared<Call>("IngleAppend", body, std::vector<int>{0, 1}),
+                                {keys, values, row_major(new_keys), row_major(new_values)});
+}
+
+mx::array attention(const mx::array& queries, const mx::array& keys, const mx::array& values,
+                    const std::vector<int>& bases, const std::vector<int>& offsets, const MaybeArray& ends,
+                    float scale, int window, float softcap) {
+  require(queries.ndim() == 4 && queries.dtype() == mx::float32, "attention: queries must be float32 [rows, heads, length, dim]");
+  const int rows = queries.shape(0), heads = queries.shape(1), length = queries.shape(2), dim = queries.shape(3);
+  require_store(keys, values, rows, "attention");
+  const int kv_heads = keys.shape(1), columns = keys.shape(2);
+  require(keys.shape(3) == dim && kv_heads > 0 && heads % kv_heads == 0,
+          "attention: queries " + text(queries.shape()) + " do not fit keys " + text(keys.shape()));
+  require(bases.size() == static_cast<size_t>(rows) && offsets.size() == static_cast<size_t>(rows),
+          "attention: a base and an offset for each row");
+  for (int r = 0; r < rows; ++r) {
+    require(bases[r] >= 0 && bases[r] % kKeyBlock == 0, "attention: bases must be multiples of 64");
+    require(offsets[r] >= bases[r] && offsets[r] - bases[r] + length <= columns,
+            "attention: " + std::to_string(length) + " queries at position " + std::to_string(offsets[r]) +
+                " do not fit " + std::to_string(columns) + " columns from " + std::to_string(bases[r]));
+  }
+  std::vector<mx::array> inputs{row_major(queries), row_major(keys), row_major(values)};
+  if (ends) {
+    require(ends->shape() == mx::Shape{rows, length} && ends->dtype() == mx::int32,
+            "attention: ends must be int32 " + text({rows, length}) + ", got " + text(ends->shape()));
+    inputs.push_back(row_major(*ends));
+  }
+  const Store key_store = store_of(keys, nullptr), value_store = store_of(values, nullptr);
+  const AttentionShape shape{heads, kv_heads, dim, scale, softcap, window};
+  const bool with_ends = ends.has_value();
+  return call("IngleAttention", queries.shape(), mx::float32, inputs, [=](const Pointers& at) {
+    const Kernels& kernels = ingle::kernels();
+    std::vector<Sequence> sequences;
+    for (int r = 0; r < rows; ++r) sequences.push_back({r, length, offsets[r], bases[r]});
+    std::vector<int> seen;  // ends that lie in the store and see the query itself
+    if (with_ends)
+      for (int i = 0; i < rows * length; ++i) {
+        const int r = i / length, own = offsets[r] + i % length + 1;
+        seen.push_back(std::clamp(as<int>(at[3])[i], own, std::max(own, bases[r] + columns)));
+      }
+    Store k = key_store, v = value_store;
+    k.data = at[1], v.data = at[2];
+    const long row = static_cast<long>(heads) * length * dim, head = static_cast<long>(length) * dim;
+    run_together([&](Team& team) {
+      const auto parts = attention_parts(sequences, shape, team.size());
+      team.parts(static_cast<int>(parts.size()), [&](int i) {
+        const int r = parts[i].sequence;
+        attend(kernels, parts[i], sequences[r], shape, k, v, with_ends ? seen.data() + static_cast<long>(r) * length : nullptr,
+               as<float>(at[0]) + r * row, dim, head, as<float>(at.back()) + r * row, dim, head);
+      });
+    });
+  });
+}
+
+mx::array sample(const mx::array& logits, const std::vector<Draw>& draws) {
+  require(logits.ndim() == 2 && logits.dtype() == mx::float32 && logits.shape(1) > 0 &&
+              static_cast<size_t>(logits.shape(0)) == draws.size(),
+          "sample: logits must be float32 [" + std::to_string(draws.size()) + ", vocab], got " + text(logits.shape()));
+  const int rows = logits.shape(0), vocab = logits.shape(1);
+  return call("IngleSample", {rows}, mx::int32, {row_major(logits)}, [=](const Pointers& at) {
+    const Kernels& kernels = ingle::kernels();
+    run_together([&](Team& team) {
+      team.parts(rows, [&](int r) {
+        as<int>(at[1])[r] = choose(kernels, as<float>(at[0]) + static_cast<long>(r) * vocab, vocab, draws[r]);
+      });
+    });
+  });
+}
+
+std::shared_ptr<const Rope> make_rope(const mx::array& inv_freq, float scale) {
+  require(inv_freq.ndim() == 1 && inv_freq.dtype() == mx::float32, "rope: inv_freq must be float32 [dim / 2]");
+  const mx::array values = evaluated(row_major(inv_freq));
+  auto rope = std::make_shared<Rope>();
+  rope->inv_freq.assign(values.data<float>(), values.data<float>() + values.size());
+  rope->scale = scale;
+  return rope;
+}
+
+std::shared_ptr<BoundLayer> make_layer(const LayerParts& p) {
+  auto bound = std::make_shared<BoundLayer>();
+  auto layer = std::make_shared<Layer>();
+  auto vector = [](const MaybeArray& a, int size, const char* name) {
+    if (!a) return Vector{};
+    require(a->shape() == mx::Shape{size} && a->dtype() == mx::float32,
+            std::string(name) + " is " + text(a->shape()) + ", expected float32 [" + std::to_string(size) + "]");
+    const mx::array values = evaluated(row_major(*a));
+    return Vector(values.data<float>(), values.data<float>() + size);
+  };
+  auto lines = [&](const Weights& weights, const Biases& biases) {
+    require(weights.size() == biases.size(), "one bias or None for each weight");
+    std::vector<Linear> out;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const float* bias = nullptr;
+      if (biases[i]) {
+        require(biases[i]->shape() == mx::Shape{weights[i]->weight().n} && biases[i]->dtype() == mx::float32,
+                "a bias does not fit its weight");
+        bound->held.push_back(evaluated(row_major(*biases[i])));
+        bias = bound->held.back().data<float>();
+      }
+      out.push_back({weights[i], bias});
+    }
+    return out;
+  };
+  require(p.qkv.size() == 3 && p.o_gate_up_down.size() == 4, "a layer has q, k, v and o, gate, up, down");
+  layer->qkv = lines(p.qkv, p.qkv_bias);
+  const auto rest = lines(p.o_gate_up_down, p.o_gate_up_down_bias);
+  layer->o = rest[0], layer->gate = rest[1], layer->up = rest[2], layer->down = rest[3];
+  const int size = layer->o.n(), q = p.heads * p.head_dim, kv = p.kv_heads * p.head_dim;
+  require(p.kv_heads > 0 && p.heads % p.kv_heads == 0 && p.head_dim % 2 == 0, "heads do not divide into groups");
+  require(layer->qkv[0].n() == q && layer->qkv[1].n() == kv && layer->qkv[2].n() == kv && layer->qkv[0].k() == size &&
+              layer->qkv[1].k() == size && layer->qkv[2].k() == size && layer->o.k() == q && layer->gate.k() == size &&
+              layer->up.k() == size && layer->up.n() == layer->gate.n() && layer->down.k() == layer->gate.n() &&
+              layer->down.n() == size && 2 * p.rope->inv_freq.size() == static_cast<size_t>(p.head_dim),
+          "the layer's weights do not fit each other");
+  layer->input_norm = vector(p.input_norm, size, "input_norm");
+  layer->mlp_norm = vector(p.mlp_norm, size, "mlp_norm");
+  layer->mixed_norm = vector(p.mixed_norm, size, "mixed_norm");
+  layer->output_norm = vector(p.output_norm, size, "output_norm");
+  layer->q_norm = vector(p.q_norm, p.head_dim, "q_norm");
+  layer->k_norm = vector(p.k_norm, p.head_dim, "k_norm");
+  layer->eps = p.eps;
+  layer->rope = p.rope;
+  layer->attention = {p.heads, p.kv_heads, p.head_dim, p.scale, p.softcap, p.window};
+  layer->activation = gate_named(p.activation);
+  layer->residual_scale = p.residual_scale;
+  bound->layer = std::move(layer);
+  return bound;
+}
+
+std::vector<mx::array> decoder_layers(const std::vector<std::shared_ptr<BoundLayer>>& layers, const mx::array& hidden,
+                                      const std::vector<mx::array>& stores,
+                                      const std::vector<std::pair<int, int>>& groups, const std::vector<int>& offsets,
+                                      const std::vector<std::vector<int>>& bases) {
+  require(!layers.empty(), "decoder_layers: no layers");
+  const int size = layers[0]->layer->o.n(), tokens = rows_of(hidden, size, "decoder_layers");
+  require(stores.size() == layers.size() * groups.size() * 2 && bases.size() == layers.size(),
+          "decoder_layers: keys and values of each group for each layer");
+  auto step = std::make_shared<Step>();
+  step->offsets = offsets;
+  step->bases = bases;
+  int total = 0;
+  size_t rows = 0;
+  for (const auto& [count, length] : groups) {
+    require(count >= 0 && length >= 0, "decoder_layers: negative group");
+    step->groups.push_back({count, length});
+    total += count * length;
+    rows += count;
+  }
+  require(total == tokens && offsets.size() == rows, "decoder_layers: groups do not add up to " + std::to_string(tokens) + " tokens");
+  std::vector<mx::array> inputs{row_major(hidden)};
+  std::vector<mx::Shape> shapes{hidden.shape()};
+  std::vector<mx::Dtype> types{mx::float32};
+  std::vector<int> in_place{0};
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const AttentionShape& a = layers[i]->layer->attention;
+    require(layers[i]->layer->o.n() == size && bases[i].size() == rows, "decoder_layers: layers of different sizes");
+    step->stores.emplace_back();
+    size_t row = 0;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const mx::array &keys = stores[(i * groups.size() + g) * 2], &values = stores[(i * groups.size() + g) * 2 + 1];
+      require_store(keys, values, groups[g].first, "decoder_layers");
+      require(keys.shape(1) == a.kv_heads && keys.shape(3) == a.dim, "decoder_layers: keys " + text(keys.shape()) + " do not fit the layer");
+      for (int r = 0; r < groups[g].first; ++r, ++row)
+        require(bases[i][row] >= 0 && bases[i][row] % kKeyBlock == 0 && offsets[row] >= bases[i][row] &&
+                    offsets[row] - bases[i][row] + groups[g].second <= keys.shape(2),
+                "decoder_layers: " + std::to_string(groups[g].second) + " tokens at position " + std::to_string(offsets[row]) +
+                    " do not fit " + std::to_string(keys.shape(2)) + " columns from " + std::to_string(bases[i][row]));
+      step->stores.back().push_back({store_of(keys, nullptr), store_of(values, nullptr)});
+      for (const mx::array* a : {&keys, &values}) {
+        in_place.push_back(static_cast<int>(inputs.size()));
+        inputs.push_back(*a);
+        shapes.push_back(a->shape());
+        types.push_back(a->dtype());
+      }
+    }
+  }
+  auto body = [layers, step, size, tokens, count = inputs.size()](const Pointers& at) {
+    Step bound = *step;
+    size_t next = count + 1;  // outputs: hidden, then stores
+    for (auto& layer : bound.stores)
+      for (auto& group : layer) group.keys.data = at[next], group.values.data = at[next + 1], next += 2;
+    std::vector<std::shared_ptr<const Layer>> run;
+    for (const auto& layer : layers) run.push_back(layer->layer);
+    if (tokens > 0) run_layers(run, bound, as<float>(at[count]), size);
+  };
+  return mx::array::make_arrays(std::move(shapes), types, std::make_shared<Call>("IngleDecoderLayers", body, in_place),
+                                std::move(inputs));
+}
+
+}  // namespace ingle

@@ -1,0 +1,72 @@
+// Ingle's CPU operations as lazy MLX arrays: one custom primitive that checks, allocates and dispatches.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "choice.h"
+#include "layer.h"
+#include "mlx/mlx.h"
+#include "packed.h"
+
+namespace ingle {
+
+namespace mx = mlx::core;
+using MaybeArray = std::optional<mx::array>;
+using Biases = std::vector<MaybeArray>;
+using Weights = std::vector<std::shared_ptr<Packed>>;
+
+// All functions throw std::invalid_argument where shapes or types do not fit, and name them.
+
+std::shared_ptr<Packed> pack_codes(const mx::array& codes, const mx::array& scales, const mx::array& biases, int bits,
+                                   int group);
+std::shared_ptr<Packed> pack_floats(const mx::array& values);
+
+mx::array linear(const mx::array& x, const Weights& weights, const Biases& biases, const MaybeArray& residual,
+                 float scale, float softcap);
+mx::array gated_linear(const mx::array& x, const std::shared_ptr<Packed>& gate, const std::shared_ptr<Packed>& up,
+                       const MaybeArray& gate_bias, const MaybeArray& up_bias, const std::string& activation);
+mx::array expert_linear(const mx::array& x, const Weights& experts, const mx::array& ends);
+mx::array embed(const mx::array& ids, const std::shared_ptr<Packed>& packed, float scale);
+mx::array rms_norm(const mx::array& x, const mx::array& weight, float eps);
+mx::array rope(const mx::array& x, const std::vector<int>& offsets, const mx::array& inv_freq, float scale);
+mx::array gate(const mx::array& gate, const mx::array& up, const std::string& activation);
+std::vector<mx::array> append(const mx::array& keys, const mx::array& values, const mx::array& new_keys,
+                              const mx::array& new_values, const std::vector<int>& starts);
+mx::array attention(const mx::array& queries, const mx::array& keys, const mx::array& values,
+                    const std::vector<int>& bases, const std::vector<int>& offsets, const MaybeArray& ends,
+                    float scale, int window, float softcap);
+mx::array sample(const mx::array& logits, const std::vector<Draw>& draws);
+
+struct LayerParts {
+  mx::array input_norm, mlp_norm;
+  MaybeArray q_norm, k_norm, mixed_norm, output_norm;
+  float eps;
+  Weights qkv, o_gate_up_down;
+  Biases qkv_bias, o_gate_up_down_bias;
+  std::shared_ptr<const Rope> rope;
+  int heads, kv_heads, head_dim, window;
+  float scale, softcap, residual_scale;
+  std::string activation;
+};
+
+// A layer with the arrays that its pointers look into.
+struct BoundLayer : std::enable_shared_from_this<BoundLayer> {
+  std::shared_ptr<const Layer> layer;
+  std::vector<mx::array> held;
+};
+
+std::shared_ptr<BoundLayer> make_layer(const LayerParts& parts);
+std::shared_ptr<const Rope> make_rope(const mx::array& inv_freq, float scale);
+
+// hidden [tokens, size] through the layers. `stores`: for each layer, for each group, keys and values;
+// `groups`: (rows, length); `offsets`: for each row; `bases`: for each layer, for each row.
+// Out: hidden, then the stores with the new tokens in them.
+std::vector<mx::array> decoder_layers(const std::vector<std::shared_ptr<BoundLayer>>& layers, const mx::array& hidden,
+                                      const std::vector<mx::array>& stores,
+                                      const std::vector<std::pair<int, int>>& groups, const std::vector<int>& offsets,
+                                      const std::vector<std::vector<int>>& bases);
+
+}  // namespace ingle
