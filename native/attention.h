@@ -16,33 +16,48 @@ constexpr int kQueries = 2;
 #endif
 constexpr int kKeyVectors = 4;                          // score vectors of one query in registers
 constexpr int kKeysAtOnce = kKeyVectors * kWidth;       // 64, 32 or 16
-constexpr int kScoreVectors = kKeyBlock / kWidth;
+
+template <int... I>
+struct Lanes {};
+#if defined(__AVX512F__)
+using AllLanes = Lanes<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15>;
+#elif defined(__AVX2__)
+using AllLanes = Lanes<0, 1, 2, 3, 4, 5, 6, 7>;
+#else
+using AllLanes = Lanes<0, 1, 2, 3>;
+#endif
+
+// One stage of a transposition: rows that differ in bit HALF of their number swap the lanes that differ
+// from it. The masks must be constants for the compiler to find single instructions.
+template <int HALF, int... I>
+inline void exchange(Floats* v, Lanes<I...> lanes) {
+  constexpr Ints kLow{(I & HALF ? kWidth + I - HALF : I)...}, kHigh{(I & HALF ? kWidth + I : I + HALF)...};
+#pragma GCC unroll 16
+  for (int i = 0; i < kWidth; ++i)
+    if (!(i & HALF)) {
+      const Floats a = v[i], b = v[i + HALF];
+      v[i] = __builtin_shuffle(a, b, kLow);
+      v[i + HALF] = __builtin_shuffle(a, b, kHigh);
+    }
+  if constexpr (HALF > 1) exchange<HALF / 2>(v, lanes);
+}
 
 // A kWidth by kWidth tile, rows at stride `from`, columns out at stride `to`.
 inline void transpose(const float* in, long from, float* out, long to) {
   Floats v[kWidth];
+#pragma GCC unroll 16
   for (int i = 0; i < kWidth; ++i) v[i] = load(in + i * from);
-  for (int half = 1; half < kWidth; half *= 2) {
-    Ints low{}, high{};
-    for (int i = 0; i < kWidth; ++i) {
-      low[i] = i & half ? kWidth + i - half : i;
-      high[i] = i & half ? kWidth + i : i + half;
-    }
-    for (int i = 0; i < kWidth; ++i)
-      if (!(i & half)) {
-        const Floats a = v[i], b = v[i + half];
-        v[i] = __builtin_shuffle(a, b, low);
-        v[i + half] = __builtin_shuffle(a, b, high);
-      }
-  }
+  exchange<kWidth / 2>(v, AllLanes{});
+#pragma GCC unroll 16
   for (int i = 0; i < kWidth; ++i) store(out + i * to, v[i]);
 }
 
 // One key block in the forms that the loops read: keys [dim][64], values [64][padded dim].
 struct KeyBlock {
-  float* keys;
+  const float* keys;
   const float* values;
   long value_stride;
+  int columns;  // that are there: a multiple of kWidth
 };
 
 template <class T>
@@ -68,28 +83,40 @@ inline void widen_row(const T* in, int dim, int padded, float* out) {
   for (; d < padded; ++d) out[d] = d < dim ? widen(in[d]) : 0.0f;
 }
 
-// Columns [first, first + kKeyBlock) of the cache; those it does not have become zeros.
+// Asks for the block after the one at column `first`, which `p` points to.
 template <class T>
-inline KeyBlock read_block(const AttentionJob& job, int first, float* scratch) {
+inline void fetch_ahead(const T* p, const AttentionJob& job, int first, int dim) {
+  const int next = first + 2 * kKeyBlock <= job.columns ? kKeyBlock : 0;
+  const char* from = reinterpret_cast<const char*>(p + static_cast<long>(kKeyBlock) * dim);
+  for (long i = 0; i < static_cast<long>(next) * dim * static_cast<long>(sizeof(T)); i += 64) __builtin_prefetch(from + i);
+}
+
+// Columns [first, first + seen) of the cache, and those behind them that share a vector; what the cache
+// does not have becomes zeros.
+template <class T>
+inline KeyBlock read_block(const AttentionJob& job, int first, int seen, float* scratch) {
   const int dim = job.dim, padded = (dim + 15) / 16 * 16;
   float* keys = scratch;
   float* values = scratch + static_cast<long>(kKeyBlock) * padded;
   const T* k = static_cast<const T*>(job.keys) + static_cast<long>(first) * dim;
   const T* v = static_cast<const T*>(job.values) + static_cast<long>(first) * dim;
-  const int count = job.columns - first < kKeyBlock ? job.columns - first : kKeyBlock;
+  const int wanted = (seen + kWidth - 1) / kWidth * kWidth;
+  const int count = job.columns - first < wanted ? job.columns - first : wanted;
   const float* rows = reinterpret_cast<const float*>(k);
-  if (sizeof(T) != 4 || count < kKeyBlock || dim % kWidth != 0) {  // by way of the value area
+  fetch_ahead(k, job, first, dim);
+  fetch_ahead(v, job, first, dim);
+  if (sizeof(T) != 4 || count < wanted || dim % kWidth != 0) {  // by way of the value area
     for (int row = 0; row < count; ++row) widen_row(k + static_cast<long>(row) * dim, dim, padded, values + row * padded);
-    for (long i = static_cast<long>(count) * padded; i < static_cast<long>(kKeyBlock) * padded; ++i) values[i] = 0.0f;
+    for (long i = static_cast<long>(count) * padded; i < static_cast<long>(wanted) * padded; ++i) values[i] = 0.0f;
     rows = values;
   }
   const long stride = rows == values ? padded : dim;
-  for (int row = 0; row < kKeyBlock; row += kWidth)
+  for (int row = 0; row < wanted; row += kWidth)
     for (int d = 0; d < dim; d += kWidth)
       transpose(rows + row * stride + d, stride, keys + static_cast<long>(d) * kKeyBlock + row, kKeyBlock);
-  if (sizeof(T) == 4 && dim % 16 == 0) return {keys, reinterpret_cast<const float*>(v), dim};
+  if (sizeof(T) == 4 && dim % 16 == 0) return {keys, reinterpret_cast<const float*>(v), dim, wanted};
   for (int row = 0; row < count; ++row) widen_row(v + static_cast<long>(row) * dim, dim, padded, values + row * padded);
-  return {keys, values, padded};
+  return {keys, values, padded, wanted};
 }
 
 // What one query carries from block to block: the greatest score, the lanes' sums of weights, and the
@@ -103,31 +130,37 @@ struct Query {
 
 constexpr int kStateHeader = 32;
 
+// Scores of N queries against VECTORS vectors of keys from column `at`: each a chain over the dimensions.
+template <int N, int VECTORS>
+inline void score_columns(const AttentionJob& job, const KeyBlock& block, Query* const* queries, int at,
+                          float (*out)[kKeyBlock]) {
+  Floats sum[N][VECTORS] = {};
+  const float* keys = block.keys + at;
+  for (int d = 0; d < job.dim; ++d, keys += kKeyBlock)
+    for (int i = 0; i < VECTORS; ++i) {
+      const Floats key = load(keys + i * kWidth);
+      for (int n = 0; n < N; ++n) sum[n][i] = fma(all(queries[n]->q[d]), key, sum[n][i]);
+    }
+  for (int n = 0; n < N; ++n)
+    for (int i = 0; i < VECTORS; ++i) store(out[n] + at + i * kWidth, sum[n][i]);
+}
+
 template <int N>
 inline void scores_of(const AttentionJob& job, const KeyBlock& block, Query* const* queries, float (*out)[kKeyBlock]) {
-  for (int at = 0; at < kKeyBlock; at += kKeysAtOnce) {
-    Floats sum[N][kKeyVectors] = {};
-    for (int d = 0; d < job.dim; ++d) {
-      Floats key[kKeyVectors];
-      for (int i = 0; i < kKeyVectors; ++i) key[i] = load(block.keys + static_cast<long>(d) * kKeyBlock + at + i * kWidth);
-      for (int n = 0; n < N; ++n) {
-        const Floats q = all(queries[n]->q[d]);
-        for (int i = 0; i < kKeyVectors; ++i) sum[n][i] = fma(q, key[i], sum[n][i]);
-      }
-    }
-    for (int n = 0; n < N; ++n)
-      for (int i = 0; i < kKeyVectors; ++i) store(out[n] + at + i * kWidth, sum[n][i]);
-  }
+  int at = 0;
+  for (; at + kKeysAtOnce <= block.columns; at += kKeysAtOnce) score_columns<N, kKeyVectors>(job, block, queries, at, out);
+  for (; at < block.columns; at += kWidth) score_columns<N, 1>(job, block, queries, at, out);
 }
 
 // Scores become weights in place; the query's state is scaled to the new greatest score.
-inline void soften(const AttentionJob& job, int first, Query& query, float* scores) {
+inline void soften(const AttentionJob& job, int first, int columns, Query& query, float* scores) {
   Floats positions;
   for (int i = 0; i < kWidth; ++i) positions[i] = static_cast<float>(i);
   const float low = static_cast<float>(query.low - first), high = static_cast<float>(query.high - first);
   const Floats none = all(-__builtin_inff());
   Floats most = none;
-  for (int i = 0; i < kScoreVectors; ++i) {
+  const int vectors = columns / kWidth;  // those past it would weigh nothing
+  for (int i = 0; i < vectors; ++i) {
     Floats s = load(scores + i * kWidth) * job.scale;
     if (job.softcap > 0.0f) s = tanh(s / job.softcap) * job.softcap;
     const Floats at = positions + static_cast<float>(i * kWidth);
@@ -142,8 +175,8 @@ inline void soften(const AttentionJob& job, int first, Query& query, float* scor
   if (greatest == -__builtin_inff()) greatest = -3.0e38f;  // every score is -inf or NaN
   query.state[0] = greatest;
   const float shrink = exp(all(before - greatest))[0];
-  Floats sums[kScoreVectors < 4 ? kScoreVectors : 4] = {};
-  for (int i = 0; i < kScoreVectors; ++i) {
+  Floats sums[4] = {};
+  for (int i = 0; i < vectors; ++i) {
     const Floats weight = exp(load(scores + i * kWidth) - greatest);
     store(scores + i * kWidth, weight);
     sums[i % 4] += weight;
@@ -192,7 +225,7 @@ inline void tile_of(const AttentionJob& job, const KeyBlock& block, int first, Q
   bool whole = true;
   for (int n = 0; n < N; ++n) {
     whole = whole && queries[n]->low <= first && queries[n]->high >= first + kKeyBlock;
-    soften(job, first, *queries[n], scores[n]);
+    soften(job, first, block.columns, *queries[n], scores[n]);
   }
   if (whole) return mix<N>(job, block, queries, scores, 0, kKeyBlock);
   for (int n = 0; n < N; ++n) {
@@ -231,8 +264,9 @@ inline void attention(const AttentionJob& job) {
     q.state[0] = -__builtin_inff();
   }
   for (int first = low / kKeyBlock * kKeyBlock; first < high; first += kKeyBlock) {
-    const KeyBlock block =
-        job.halves ? read_block<unsigned short>(job, first, blocks) : read_block<float>(job, first, blocks);
+    const int seen = high - first < kKeyBlock ? high - first : kKeyBlock;
+    const KeyBlock block = job.halves ? read_block<unsigned short>(job, first, seen, blocks)
+                                      : read_block<float>(job, first, seen, blocks);
     for (int n = 0; n < count;) {
       Query tile[kQueries];
       Query* tile_at[kQueries];

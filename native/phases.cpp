@@ -66,21 +66,24 @@ void Prepared::set_row(const Kernels& kernels, int row, const float* x) {
 
 void gated_products(Team& team, const Kernels& kernels, const Linear& gate, const Linear& up, Gate kind,
                     const Activations& in, int rows, float* out) {
-  const Split split(rows);
   const int n = gate.n(), blocks = gate.packed->weight().blocks();
-  team.parts(split.parts_of(blocks), [&](int part) {
-    constexpr int kColumns = Split::kMostBlocks * kBlock;
+  const Split split(rows, blocks, team.size());
+  team.parts(split.count(), [&](int i) {
+    constexpr int kBlocks = 4, kColumns = kBlocks * kBlock;
     float sides[2][Split::kMostRows * kColumns];
-    int first, last, from, to;
-    split.place(part, blocks, first, last, from, to);
-    const int at = from * kBlock, count = std::min(n, to * kBlock) - at;
-    kernels.product(gate.packed->weight(), in, {first, last - first, from, to - from, sides[0], kColumns});
-    kernels.product(up.packed->weight(), in, {first, last - first, from, to - from, sides[1], kColumns});
-    for (int r = first; r < last; ++r) {
-      float *g = sides[0] + (r - first) * kColumns, *u = sides[1] + (r - first) * kColumns;
-      if (gate.bias) kernels.add(g, gate.bias + at, 1.0f, count, g);
-      if (up.bias) kernels.add(u, up.bias + at, 1.0f, count, u);
-      kernels.gate(g, u, count, kind, out + static_cast<long>(r) * n + at);
+    const Split::Part part = split[i];
+    const int count = part.last_row - part.first_row;
+    for (int from = part.first_block; from < part.last_block; from += kBlocks) {
+      const int to = std::min(from + kBlocks, part.last_block), at = from * kBlock;
+      const int columns = std::min(n, to * kBlock) - at;
+      kernels.product(gate.packed->weight(), in, {part.first_row, count, from, to - from, sides[0], kColumns});
+      kernels.product(up.packed->weight(), in, {part.first_row, count, from, to - from, sides[1], kColumns});
+      for (int r = 0; r < count; ++r) {
+        float *g = sides[0] + r * kColumns, *u = sides[1] + r * kColumns;
+        if (gate.bias) kernels.add(g, gate.bias + at, 1.0f, columns, g);
+        if (up.bias) kernels.add(u, up.bias + at, 1.0f, columns, u);
+        kernels.gate(g, u, columns, kind, out + static_cast<long>(part.first_row + r) * n + at);
+      }
     }
   });
 }
@@ -121,12 +124,14 @@ std::vector<AttentionPart> attention_parts(const std::vector<Sequence>& sequence
   long parts = 0;
   for (const Sequence& s : sequences) parts += (s.length + kQueriesAtOnce - 1) / kQueriesAtOnce * shape.kv_heads;
   // Heads of one key head share its reading, unless that leaves threads idle.
-  const int together = parts >= 4L * threads ? group : 1;
+  const int together = parts >= threads || parts == 0 ? group : std::max(1, static_cast<int>(group * parts / threads));
   std::vector<AttentionPart> out;
   for (size_t i = 0; i < sequences.size(); ++i)
     for (int to = sequences[i].length; to > 0; to -= kQueriesAtOnce)  // the longest first
-      for (int head = 0; head < shape.heads; head += together)
-        out.push_back({static_cast<int>(i), head, together, std::max(0, to - kQueriesAtOnce), to});
+      for (int first = 0; first < shape.heads; first += group)
+        for (int head = 0; head < group; head += together)
+          out.push_back({static_cast<int>(i), first + head, std::min(together, group - head),
+                         std::max(0, to - kQueriesAtOnce), to});
   return out;
 }
 

@@ -53,20 +53,33 @@ void each_row(Team& team, int count, const Work& work) {
   });
 }
 
-// Blocks and rows of a product in parts: large enough to reuse what is in the caches, small enough to share.
-struct Split {
-  static constexpr int kMostRows = 64, kMostBlocks = 4;
+// A product in parts, each some rows by a run of blocks. Few rows are bound by memory: long runs, which
+// the hardware prefetches well. Many rows reuse what is in the caches: short runs.
+class Split {
+ public:
+  static constexpr int kMostRows = 64;
 
-  explicit Split(int rows) : row_parts((rows + kMostRows - 1) / kMostRows), rows(rows) {}
-  int parts_of(int blocks) const { return (blocks + kMostBlocks - 1) / kMostBlocks * row_parts; }
-  // Rows [first, last) and blocks [from, to) of part `i` of a weight with `blocks` blocks.
-  void place(int i, int blocks, int& first, int& last, int& from, int& to) const {
-    const int chunk = i / row_parts, row_part = i % row_parts;
-    first = rows * row_part / row_parts, last = rows * (row_part + 1) / row_parts;
-    from = chunk * kMostBlocks, to = from + kMostBlocks < blocks ? from + kMostBlocks : blocks;
+  Split(int rows, int blocks, int threads) : rows_(rows), blocks_(blocks) {
+    row_parts_ = (rows + kMostRows - 1) / kMostRows;
+    const int fair = blocks * row_parts_ / (threads * 3);
+    const int most = row_parts_ > 1 ? 8 : 1024;
+    run_ = fair < 1 ? 1 : fair > most ? most : fair;
   }
 
-  int row_parts, rows;
+  struct Part {
+    int first_row, last_row, first_block, last_block;
+  };
+
+  int count() const { return (blocks_ + run_ - 1) / run_ * row_parts_; }
+
+  Part operator[](int i) const {
+    const int run = i / row_parts_, part = i % row_parts_, end = (run + 1) * run_;
+    return {static_cast<int>(static_cast<long>(rows_) * part / row_parts_),
+            static_cast<int>(static_cast<long>(rows_) * (part + 1) / row_parts_), run * run_, end < blocks_ ? end : blocks_};
+  }
+
+ private:
+  int rows_, blocks_, row_parts_, run_;
 };
 
 // out[r] = [x W0^T + b0 | x W1^T + b1 | ...] for every row; then finish(row, column, count, out) on each
@@ -74,25 +87,27 @@ struct Split {
 template <class Finish>
 void products(Team& team, const Kernels& kernels, const std::vector<Linear>& linears, const Activations& in, int rows,
               float* out, long stride, const Finish& finish) {
-  const Split split(rows);
-  int total = 0;
-  for (const Linear& linear : linears) total += split.parts_of(linear.packed->weight().blocks());
-  team.parts(total, [&](int part) {
-    int column = 0;
-    const Linear* linear = linears.data();
-    for (int parts; part >= (parts = split.parts_of(linear->packed->weight().blocks())); ++linear) {
-      part -= parts;
-      column += linear->n();
-    }
-    const Weight& w = linear->packed->weight();
-    int first, last, from, to;
-    split.place(part, w.blocks(), first, last, from, to);
-    const int at = from * kBlock, end = to * kBlock < w.n ? to * kBlock : w.n;
-    kernels.product(w, in, {first, last - first, from, to - from, out + first * stride + column + at, stride});
-    for (int r = first; r < last; ++r) {
-      float* y = out + r * stride + column + at;
-      if (linear->bias) kernels.add(y, linear->bias + at, 1.0f, end - at, y);
-      finish(r, column + at, end - at, y);
+  int blocks = 0;
+  for (const Linear& linear : linears) blocks += linear.packed->weight().blocks();
+  const Split split(rows, blocks, team.size());
+  team.parts(split.count(), [&](int i) {
+    const Split::Part part = split[i];
+    int column = 0, before = 0;  // of the linear's first output, of its first block
+    for (const Linear& linear : linears) {
+      const Weight& w = linear.packed->weight();
+      const int from = part.first_block > before ? part.first_block - before : 0;
+      const int to = part.last_block - before < w.blocks() ? part.last_block - before : w.blocks();
+      if (from < to) {
+        const int at = from * kBlock, end = to * kBlock < w.n ? to * kBlock : w.n;
+        float* y = out + part.first_row * stride + column + at;
+        kernels.product(w, in, {part.first_row, part.last_row - part.first_row, from, to - from, y, stride});
+        for (int r = part.first_row; r < part.last_row; ++r, y += stride) {
+          if (linear.bias) kernels.add(y, linear.bias + at, 1.0f, end - at, y);
+          finish(r, column + at, end - at, y);
+        }
+      }
+      column += linear.n();
+      before += w.blocks();
     }
   });
 }

@@ -32,30 +32,31 @@ mx::Stream cpu() { return mx::to_stream(mx::Device(mx::Device::cpu)); }
 
 mx::array row_major(const mx::array& a) { return mx::contiguous(a, false, cpu()); }
 
-// One operation: its outputs are new, or take the place of an input's memory where nobody else holds it.
+// One operation. Some outputs take the place of stores: evaluated arrays that the operation holds itself,
+// not as inputs of the graph (siblings would share those, and nothing could tell when they are the last).
+// Where nobody else holds a store its memory is written in place, else its copy.
 class Call : public mx::Primitive {
  public:
   using Body = std::function<void(const Pointers&)>;
 
-  // `in_place[i]` is the input whose memory output i takes, or -1.
-  Call(const char* name, Body body, std::vector<int> in_place)
-      : Primitive(cpu()), name_(name), body_(std::move(body)), in_place_(std::move(in_place)) {}
+  // The last outputs are the stores, in their order.
+  Call(const char* name, Body body, std::vector<mx::array> stores = {})
+      : Primitive(cpu()), name_(name), body_(std::move(body)), stores_(std::move(stores)) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     auto& encoder = mx::cpu::get_command_encoder(stream());
     Pointers pointers;
-    std::vector<std::pair<int, int>> copies;  // output, input
+    std::vector<std::pair<mx::array, char*>> copies;  // from, to
+    const size_t fresh = outputs.size() - stores_.size();
     for (size_t i = 0; i < outputs.size(); ++i) {
-      const int source = i < in_place_.size() ? in_place_[i] : -1;
-      if (source >= 0 && !inputs[source].flags().row_contiguous)
-        throw std::invalid_argument(std::string(name_) + ": stores must be contiguous");
-      if (source >= 0 && inputs[source].is_donatable()) {
-        outputs[i].copy_shared_buffer(inputs[source]);
-      } else {
-        outputs[i].set_data(mx::allocator::malloc(outputs[i].nbytes()));
-        if (source >= 0) copies.emplace_back(i, source);
+      if (i >= fresh && stores_[i - fresh].is_donatable()) {
+        outputs[i].copy_shared_buffer(stores_[i - fresh]);
+        continue;
       }
+      outputs[i].set_data(mx::allocator::malloc(outputs[i].nbytes()));
+      if (i >= fresh) copies.emplace_back(stores_[i - fresh], outputs[i].data<char>());
     }
+    stores_.clear();
     for (const auto& input : inputs) {
       encoder.set_input_array(input);
       pointers.push_back(const_cast<char*>(input.data<char>()));
@@ -64,13 +65,8 @@ class Call : public mx::Primitive {
       encoder.set_output_array(output);
       pointers.push_back(output.data<char>());
     }
-    std::vector<std::function<void()>> moves;
-    for (const auto& [out, in] : copies)
-      moves.push_back([to = outputs[out].data<char>(), from = inputs[in].data<char>(), size = inputs[in].nbytes()] {
-        std::memcpy(to, from, size);
-      });
-    encoder.dispatch([body = body_, pointers = std::move(pointers), moves = std::move(moves)] {
-      for (const auto& move : moves) move();
+    encoder.dispatch([body = body_, pointers = std::move(pointers), copies = std::move(copies)] {
+      for (const auto& [from, to] : copies) std::memcpy(to, from.data<char>(), from.nbytes());
       body(pointers);
     });
   }
@@ -84,11 +80,11 @@ class Call : public mx::Primitive {
  private:
   const char* name_;
   Body body_;
-  std::vector<int> in_place_;
+  std::vector<mx::array> stores_;
 };
 
 mx::array call(const char* name, mx::Shape shape, mx::Dtype type, std::vector<mx::array> inputs, Call::Body body) {
-  return mx::array(std::move(shape), type, std::make_shared<Call>(name, std::move(body), std::vector<int>{}),
+  return mx::array(std::move(shape), type, std::make_shared<Call>(name, std::move(body)),
                    std::move(inputs));
 }
 
@@ -157,6 +153,17 @@ void require_store(const mx::array& keys, const mx::array& values, int rows, con
               keys.shape(0) == rows && (keys.dtype() == mx::float32 || keys.dtype() == mx::bfloat16),
           name + ": keys " + text(keys.shape()) + " and values " + text(values.shape()) +
               " must both be float32 or bfloat16 [" + std::to_string(rows) + ", heads, columns, dim]");
+}
+
+// Stores as `Call` wants them: with memory of their own, row-major.
+std::vector<mx::array> settled(std::vector<mx::array> stores) {
+  std::vector<mx::array> waiting;
+  for (const auto& store : stores)
+    if (!store.is_available()) waiting.push_back(store);
+  if (!waiting.empty()) mx::eval(waiting);
+  for (auto& store : stores)
+    if (!store.flags().row_contiguous) store = evaluated(row_major(store));
+  return stores;
 }
 
 }  // namespace
@@ -256,27 +263,22 @@ mx::array expert_linear(const mx::array& x, const Weights& experts, const mx::ar
     const auto* last = as<int>(at[1]);
     std::memset(out, 0, static_cast<size_t>(rows) * n * sizeof(float));  // rows of no expert
     if (rows == 0 || n == 0) return;
-    struct Part {
-      int expert, first, last, from, to;
-    };
-    std::vector<Part> parts;
+    std::vector<std::pair<int, Split::Part>> parts;  // expert, place
     for (size_t e = 0; e < experts.size(); ++e) {
       const int first = std::clamp(e ? last[e - 1] : 0, 0, rows), count = std::clamp(last[e], first, rows) - first;
-      const int blocks = experts[e]->weight().blocks();
-      const Split split(count);
-      for (int i = 0; i < split.parts_of(blocks); ++i) {
-        Part part{static_cast<int>(e)};
-        split.place(i, blocks, part.first, part.last, part.from, part.to);
-        part.first += first, part.last += first;
-        parts.push_back(part);
+      const Split split(count, experts[e]->weight().blocks(), 1);
+      for (int i = 0; i < split.count(); ++i) {
+        Split::Part part = split[i];
+        part.first_row += first, part.last_row += first;
+        parts.emplace_back(static_cast<int>(e), part);
       }
     }
     with_prepared(as<float>(at[0]), rows, k, [&](Team& team, const Activations& in) {
       team.parts(static_cast<int>(parts.size()), [&](int i) {
-        const Part& p = parts[i];
-        ingle::kernels().product(experts[p.expert]->weight(), in,
-                                 {p.first, p.last - p.first, p.from, p.to - p.from,
-                                  out + static_cast<long>(p.first) * n + p.from * kBlock, n});
+        const auto& [expert, p] = parts[i];
+        ingle::kernels().product(experts[expert]->weight(), in,
+                                 {p.first_row, p.last_row - p.first_row, p.first_block, p.last_block - p.first_block,
+                                  out + static_cast<long>(p.first_row) * n + p.first_block * kBlock, n});
       });
     });
   });
@@ -370,8 +372,8 @@ std::vector<mx::array> append(const mx::array& keys, const mx::array& values, co
     const Kernels& kernels = ingle::kernels();
     for (int side = 0; side < 2; ++side) {
       Store to = store[side];
-      to.data = at[4 + side];
-      const auto* from = as<float>(at[2 + side]);
+      to.data = at[2 + side];
+      const auto* from = as<float>(at[side]);
       for (int r = 0; r < rows; ++r)
         for (int h = 0; h < heads; ++h)
           for (int t = 0; t < length; ++t)
@@ -379,8 +381,8 @@ std::vector<mx::array> append(const mx::array& keys, const mx::array& values, co
     }
   };
   return mx::array::make_arrays({keys.shape(), values.shape()}, {keys.dtype(), values.dtype()},
-                                std::make_shared<Call>("IngleAppend", body, std::vector<int>{0, 1}),
-                                {keys, values, row_major(new_keys), row_major(new_values)});
+                                std::make_shared<Call>("IngleAppend", body, settled({keys, values})),
+                                {row_major(new_keys), row_major(new_values)});
 }
 
 mx::array attention(const mx::array& queries, const mx::array& keys, const mx::array& values,
@@ -528,10 +530,8 @@ std::vector<mx::array> decoder_layers(const std::vector<std::shared_ptr<BoundLay
     rows += count;
   }
   require(total == tokens && offsets.size() == rows, "decoder_layers: groups do not add up to " + std::to_string(tokens) + " tokens");
-  std::vector<mx::array> inputs{row_major(hidden)};
   std::vector<mx::Shape> shapes{hidden.shape()};
   std::vector<mx::Dtype> types{mx::float32};
-  std::vector<int> in_place{0};
   for (size_t i = 0; i < layers.size(); ++i) {
     const AttentionShape& a = layers[i]->layer->attention;
     require(layers[i]->layer->o.n() == size && bases[i].size() == rows, "decoder_layers: layers of different sizes");
@@ -548,24 +548,23 @@ std::vector<mx::array> decoder_layers(const std::vector<std::shared_ptr<BoundLay
                     " do not fit " + std::to_string(keys.shape(2)) + " columns from " + std::to_string(bases[i][row]));
       step->stores.back().push_back({store_of(keys, nullptr), store_of(values, nullptr)});
       for (const mx::array* a : {&keys, &values}) {
-        in_place.push_back(static_cast<int>(inputs.size()));
-        inputs.push_back(*a);
         shapes.push_back(a->shape());
         types.push_back(a->dtype());
       }
     }
   }
-  auto body = [layers, step, size, tokens, count = inputs.size()](const Pointers& at) {
+  auto body = [layers, step, size, tokens](const Pointers& at) {  // at: hidden in, hidden out, stores
     Step bound = *step;
-    size_t next = count + 1;  // outputs: hidden, then stores
+    size_t next = 2;
     for (auto& layer : bound.stores)
       for (auto& group : layer) group.keys.data = at[next], group.values.data = at[next + 1], next += 2;
     std::vector<std::shared_ptr<const Layer>> run;
     for (const auto& layer : layers) run.push_back(layer->layer);
-    if (tokens > 0) run_layers(run, bound, as<float>(at[count]), size);
+    std::memcpy(at[1], at[0], static_cast<size_t>(tokens) * size * sizeof(float));
+    if (tokens > 0) run_layers(run, bound, as<float>(at[1]), size);
   };
-  return mx::array::make_arrays(std::move(shapes), types, std::make_shared<Call>("IngleDecoderLayers", body, in_place),
-                                std::move(inputs));
+  return mx::array::make_arrays(std::move(shapes), types,
+                                std::make_shared<Call>("IngleDecoderLayers", body, settled(stores)), {row_major(hidden)});
 }
 
 }  // namespace ingle

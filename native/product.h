@@ -61,64 +61,49 @@ struct Groups {
 #endif
 
 // Floats: one multiply-add after the other along K.
-template <Form FORM, int ROWS, int BLOCKS>
+template <Form FORM, int ROWS>
 void floats_tile(const Weight& w, const Activations& in, const Patch& at) {
   constexpr int kElement = FORM == Form::f32 ? 4 : 2;
   const float* x = in.x + at.row * in.stride;
-  Floats sum[ROWS][BLOCKS][kParts] = {};
-  for (int k = 0; k < w.k; ++k)
-    for (int b = 0; b < BLOCKS; ++b) {
-      const unsigned char* p = w.data + (at.block + b) * w.block_bytes + static_cast<long>(k) * kLanes * kElement;
-      for (int i = 0; i < kParts; ++i) {
-        Floats v;
-        if constexpr (FORM == Form::f32)
-          v = load<Floats>(p + i * kWidth * 4);
-        else if constexpr (FORM == Form::f16)
-          v = from_f16(load<Halves>(p + i * kWidth * 2));
-        else
-          v = from_bf16(load<Halves>(p + i * kWidth * 2));
-        for (int r = 0; r < ROWS; ++r) sum[r][b][i] = fma(v, all(x[r * in.stride + k]), sum[r][b][i]);
-      }
+  const unsigned char* p = w.data + at.block * w.block_bytes;
+  Floats sum[ROWS][kParts] = {};
+  for (int k = 0; k < w.k; ++k, p += kLanes * kElement)
+    for (int i = 0; i < kParts; ++i) {
+      Floats v;
+      if constexpr (FORM == Form::f32)
+        v = load<Floats>(p + i * kWidth * 4);
+      else if constexpr (FORM == Form::f16)
+        v = from_f16(load<Halves>(p + i * kWidth * 2));
+      else
+        v = from_bf16(load<Halves>(p + i * kWidth * 2));
+      for (int r = 0; r < ROWS; ++r) sum[r][i] = fma(v, all(x[r * in.stride + k]), sum[r][i]);
     }
-  for (int r = 0; r < ROWS; ++r)
-    for (int b = 0; b < BLOCKS; ++b)
-      store_lanes(at.out + r * at.stride + b * kLanes, sum[r][b], w.n - (at.block + b) * kLanes);
+  for (int r = 0; r < ROWS; ++r) store_lanes(at.out + r * at.stride, sum[r], w.n - at.block * kLanes);
 }
 
-template <int ROWS, int BLOCKS>
+template <int ROWS>
 void tile(const Weight& w, const Activations& in, const Patch& at) {
   switch (w.form) {
-    case Form::f32: return floats_tile<Form::f32, ROWS, BLOCKS>(w, in, at);
-    case Form::f16: return floats_tile<Form::f16, ROWS, BLOCKS>(w, in, at);
-    case Form::bf16: return floats_tile<Form::bf16, ROWS, BLOCKS>(w, in, at);
+    case Form::f32: return floats_tile<Form::f32, ROWS>(w, in, at);
+    case Form::f16: return floats_tile<Form::f16, ROWS>(w, in, at);
+    case Form::bf16: return floats_tile<Form::bf16, ROWS>(w, in, at);
     case Form::codes: break;
   }
   switch (w.bits) {
-    case 4: return codes_tile<4, ROWS, BLOCKS>(w, in, at);
-    case 5: return codes_tile<5, ROWS, BLOCKS>(w, in, at);
-    case 6: return codes_tile<6, ROWS, BLOCKS>(w, in, at);
-    default: return codes_tile<8, ROWS, BLOCKS>(w, in, at);
+    case 4: return codes_tile<4, ROWS>(w, in, at);
+    case 5: return codes_tile<5, ROWS>(w, in, at);
+    case 6: return codes_tile<6, ROWS>(w, in, at);
+    default: return codes_tile<8, ROWS>(w, in, at);
   }
 }
 
-// `rows` rows against every block of the patch. A single row takes two blocks at a time, to keep more
-// independent sums in flight.
+// `rows` rows against every block of the patch, one block after the other: one stream of memory.
 template <int ROWS>
 void rows_of_blocks(const Weight& w, const Activations& in, Patch at, int rows) {
-  if (rows < ROWS) {
-    if constexpr (ROWS > 1) rows_of_blocks<ROWS - 1>(w, in, at, rows);
-    return;
-  }
-  constexpr int kTogether = ROWS == 1 ? 2 : 1;
-  while (at.blocks > 0) {
-    if (kTogether > 1 && at.blocks >= kTogether) {
-      tile<ROWS, kTogether>(w, in, at);
-      at.block += kTogether, at.blocks -= kTogether, at.out += kTogether * kLanes;
-    } else {
-      tile<ROWS, 1>(w, in, at);
-      ++at.block, --at.blocks, at.out += kLanes;
-    }
-  }
+  if constexpr (ROWS > 1)
+    if (rows < ROWS) return rows_of_blocks<ROWS - 1>(w, in, at, rows);
+  if (rows < ROWS) return;
+  for (; at.blocks > 0; ++at.block, --at.blocks, at.out += kLanes) tile<ROWS>(w, in, at);
 }
 
 inline void product(const Weight& w, const Activations& in, const Patch& patch) {

@@ -28,46 +28,41 @@ inline void decode_at(const unsigned char* codes, int group, int at, Floats* out
   }
 }
 
-template <int BITS, int ROWS, int BLOCKS>
+template <int BITS, int ROWS>
 void codes_tile(const Weight& w, const Activations& in, const Patch& at) {
   const Groups groups(w, in);
-  Floats total[ROWS][BLOCKS][kParts] = {};
+  Floats total[ROWS][kParts] = {};
   const unsigned char* block = w.data + at.block * w.block_bytes;
   const float* x = in.x + at.row * in.stride;
   const float* sums = groups.sums + static_cast<long>(at.row) * groups.count;
   const float zero = BITS == 8 ? 0.0f : w.zero;
-  for (int g = 0; g < groups.count; ++g, block += groups.bytes, x += groups.size)
-    for (int b = 0; b < BLOCKS; ++b) {
-      const unsigned char* base = block + b * w.block_bytes;
-      Floats part[ROWS][kParts] = {};
-      for (int k = 0; k < groups.size; k += 8)
+  const bool corrected = w.shifted || zero != 0.0f;
+  for (int g = 0; g < groups.count; ++g, block += groups.bytes, x += groups.size) {
+    Floats part[ROWS][kParts] = {};
+    for (int k = 0; k < groups.size; k += 8)
 #pragma GCC unroll 8
-        for (int j = 0; j < 8; ++j) {
-          Floats code[kParts];
-          decode_at<BITS>(base + groups.header, groups.size, k + j, code);
-          for (int r = 0; r < ROWS; ++r)
-            for (int i = 0; i < kParts; ++i) part[r][i] = fma(code[i], all(x[r * in.stride + k + j]), part[r][i]);
-        }
-      Floats scale[kParts], bias[kParts] = {};
-      if (w.wide) {
-        load_scales<true>(base, scale);
-        if (w.shifted) load_scales<true>(base + groups.scale_bytes, bias);
-      } else {
-        load_scales<false>(base, scale);
-        if (w.shifted) load_scales<false>(base + groups.scale_bytes, bias);
+      for (int j = 0; j < 8; ++j) {
+        Floats code[kParts];
+        decode_at<BITS>(block + groups.header, groups.size, k + j, code);
+        for (int r = 0; r < ROWS; ++r)
+          for (int i = 0; i < kParts; ++i) part[r][i] = fma(code[i], all(x[r * in.stride + k + j]), part[r][i]);
       }
-      const bool corrected = w.shifted || zero != 0.0f;
-      for (int i = 0; i < kParts; ++i) {
-        if (w.shifted && BITS == 8) bias[i] = fma(scale[i], all(128.0f), bias[i]);
-        if (zero != 0.0f) bias[i] = scale[i] * -zero;
-        for (int r = 0; r < ROWS; ++r) {
-          total[r][b][i] = fma(part[r][i], scale[i], total[r][b][i]);
-          if (corrected)
-            total[r][b][i] = fma(bias[i], all(sums[static_cast<long>(r) * groups.count + g]), total[r][b][i]);
-        }
+    Floats scale[kParts], bias[kParts] = {};
+    if (w.wide) {
+      load_scales<true>(block, scale);
+      if (w.shifted) load_scales<true>(block + groups.scale_bytes, bias);
+    } else {
+      load_scales<false>(block, scale);
+      if (w.shifted) load_scales<false>(block + groups.scale_bytes, bias);
+    }
+    for (int i = 0; i < kParts; ++i) {
+      if (w.shifted && BITS == 8) bias[i] = fma(scale[i], all(128.0f), bias[i]);
+      if (zero != 0.0f) bias[i] = scale[i] * -zero;
+      for (int r = 0; r < ROWS; ++r) {
+        total[r][i] = fma(part[r][i], scale[i], total[r][i]);
+        if (corrected) total[r][i] = fma(bias[i], all(sums[static_cast<long>(r) * groups.count + g]), total[r][i]);
       }
     }
-  for (int r = 0; r < ROWS; ++r)
-    for (int b = 0; b < BLOCKS; ++b)
-      store_lanes(at.out + r * at.stride + b * kLanes, total[r][b], w.n - (at.block + b) * kLanes);
+  }
+  for (int r = 0; r < ROWS; ++r) store_lanes(at.out + r * at.stride, total[r], w.n - at.block * kLanes);
 }

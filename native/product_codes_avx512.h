@@ -41,107 +41,102 @@ struct Decoder {
   }
 };
 
+constexpr int kAhead = 4096;  // bytes of codes to fetch before they are met, where memory is the bound
+
 inline __m512bh pair_of(const unsigned short* x) {
   int both;
   __builtin_memcpy(&both, x, 4);
   return reinterpret_cast<__m512bh>(_mm512_set1_epi32(both));
 }
 
-template <int BITS, int ROWS, int BLOCKS>
+template <int BITS, int ROWS>
 struct CodesGroup {
-  const unsigned char* codes[BLOCKS];
+  const unsigned char* codes;
   const unsigned short* x;
   long stride;
-  Floats part[ROWS][BLOCKS];
+  Floats part[ROWS];
 
-  inline void meet(int b, __m512i pair, int at) {
+  inline void meet(__m512i pair, int at) {
     for (int r = 0; r < ROWS; ++r)
-      part[r][b] = _mm512_dpbf16_ps(part[r][b], reinterpret_cast<__m512bh>(pair), pair_of(x + r * stride + at));
+      part[r] = _mm512_dpbf16_ps(part[r], reinterpret_cast<__m512bh>(pair), pair_of(x + r * stride + at));
   }
 
-  template <int PAIR>
-  inline void pairs(const Decoder<BITS>& decode, int b, int at, __m512i words, __m512i more) {
-    meet(b, decode.template look_up<PAIR>(words, more), at + 2 * PAIR);
+  // Asks for codes well before they are met, where few rows make memory the bound.
+  static inline void fetch_ahead(const unsigned char* p, int bytes) {
+    if constexpr (ROWS <= 4)
+      for (int i = 0; i < bytes; i += 64) _mm_prefetch(p + kAhead + i, _MM_HINT_T0);
   }
 
   // Inputs [at, at + 16) of the group.
   inline void run(const Decoder<BITS>& decode, int group, int at) {
-    for (int b = 0; b < BLOCKS; ++b) {
-      const unsigned char* low = codes[b] + at * 8;
-      __m512i more{};
-      if constexpr (BITS == 5) {
-        more = _mm512_loadu_si512(codes[b] + low_bytes(group) + (at / 32) * 64);
-        if (at & 16) more = _mm512_srli_epi16(more, 8);
-      }
-      if constexpr (BITS == 6) more = _mm512_loadu_si512(codes[b] + low_bytes(group) + (at / 16) * 64);
-      const __m512i first = _mm512_loadu_si512(low), second = _mm512_loadu_si512(low + 64);
-      pairs<0>(decode, b, at, first, more);
-      pairs<1>(decode, b, at, first, more);
-      pairs<2>(decode, b, at, first, more);
-      pairs<3>(decode, b, at, first, more);
-      pairs<4>(decode, b, at, second, more);
-      pairs<5>(decode, b, at, second, more);
-      pairs<6>(decode, b, at, second, more);
-      pairs<7>(decode, b, at, second, more);
+    const unsigned char* low = codes + at * 8;
+    fetch_ahead(low, 128);
+    __m512i more{};
+    if constexpr (BITS == 5) {
+      more = _mm512_loadu_si512(codes + low_bytes(group) + (at / 32) * 64);
+      if (at & 16) more = _mm512_srli_epi16(more, 8);
     }
+    if constexpr (BITS == 6) more = _mm512_loadu_si512(codes + low_bytes(group) + (at / 16) * 64);
+    const __m512i first = _mm512_loadu_si512(low), second = _mm512_loadu_si512(low + 64);
+    meet(decode.template look_up<0>(first, more), at);
+    meet(decode.template look_up<1>(first, more), at + 2);
+    meet(decode.template look_up<2>(first, more), at + 4);
+    meet(decode.template look_up<3>(first, more), at + 6);
+    meet(decode.template look_up<4>(second, more), at + 8);
+    meet(decode.template look_up<5>(second, more), at + 10);
+    meet(decode.template look_up<6>(second, more), at + 12);
+    meet(decode.template look_up<7>(second, more), at + 14);
   }
 
   // The same for signed bytes.
   inline void run_bytes(int at) {
-    for (int b = 0; b < BLOCKS; ++b)
-      for (int pair = 0; pair < 8; ++pair) {
-        const unsigned char* p = codes[b] + (at + 2 * pair) * 16;
-        const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(p)));
-        const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(p + 16)));
-        meet(b, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)), at + 2 * pair);
-      }
+    const unsigned char* p = codes + at * 16;
+    fetch_ahead(p, 256);
+    for (int pair = 0; pair < 8; ++pair, p += 32) {
+      const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(p)));
+      const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(p + 16)));
+      meet(reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)), at + 2 * pair);
+    }
   }
 };
 
-template <int BITS, int ROWS, int BLOCKS, bool SHIFTED, bool WIDE>
+template <int BITS, int ROWS, bool SHIFTED, bool WIDE>
 void codes_tile_of(const Weight& w, const Activations& in, const Patch& at) {
   const Groups groups(w, in);
   const Decoder<BITS == 8 ? 4 : BITS> decode(w.zero);
-  CodesGroup<BITS == 8 ? 4 : BITS, ROWS, BLOCKS> group;
+  CodesGroup<BITS == 8 ? 4 : BITS, ROWS> group;
   group.stride = in.k;
-  Floats total[ROWS][BLOCKS] = {};
+  Floats total[ROWS] = {};
   const unsigned char* block = w.data + at.block * w.block_bytes;
   const float* sums = groups.sums + static_cast<long>(at.row) * groups.count;
   group.x = in.halves + static_cast<long>(at.row) * in.k;
   for (int g = 0; g < groups.count; ++g, block += groups.bytes, group.x += groups.size) {
-    for (int b = 0; b < BLOCKS; ++b) {
-      group.codes[b] = block + b * w.block_bytes + groups.header;
-      for (int r = 0; r < ROWS; ++r) group.part[r][b] = Floats{};
-    }
+    group.codes = block + groups.header;
+    for (int r = 0; r < ROWS; ++r) group.part[r] = Floats{};
     for (int k = 0; k < groups.size; k += 16)
       if constexpr (BITS == 8)
         group.run_bytes(k);
       else
         group.run(decode, groups.size, k);
-    for (int b = 0; b < BLOCKS; ++b) {
-      Floats scale, bias;
-      load_scales<WIDE>(block + b * w.block_bytes, &scale);
-      if constexpr (SHIFTED) {
-        load_scales<WIDE>(block + b * w.block_bytes + groups.scale_bytes, &bias);
-        if constexpr (BITS == 8) bias = fma(scale, all(128.0f), bias);
-      }
-      for (int r = 0; r < ROWS; ++r) {
-        total[r][b] = fma(group.part[r][b], scale, total[r][b]);
-        if constexpr (SHIFTED)
-          total[r][b] = fma(bias, all(sums[static_cast<long>(r) * groups.count + g]), total[r][b]);
-      }
+    Floats scale, bias;
+    load_scales<WIDE>(block, &scale);
+    if constexpr (SHIFTED) {
+      load_scales<WIDE>(block + groups.scale_bytes, &bias);
+      if constexpr (BITS == 8) bias = fma(scale, all(128.0f), bias);
+    }
+    for (int r = 0; r < ROWS; ++r) {
+      total[r] = fma(group.part[r], scale, total[r]);
+      if constexpr (SHIFTED) total[r] = fma(bias, all(sums[static_cast<long>(r) * groups.count + g]), total[r]);
     }
   }
-  for (int r = 0; r < ROWS; ++r)
-    for (int b = 0; b < BLOCKS; ++b)
-      store_lanes(at.out + r * at.stride + b * kLanes, &total[r][b], w.n - (at.block + b) * kLanes);
+  for (int r = 0; r < ROWS; ++r) store_lanes(at.out + r * at.stride, &total[r], w.n - at.block * kLanes);
 }
 
-template <int BITS, int ROWS, int BLOCKS>
+template <int BITS, int ROWS>
 void codes_tile(const Weight& w, const Activations& in, const Patch& at) {
   if (w.shifted)
-    return w.wide ? codes_tile_of<BITS, ROWS, BLOCKS, true, true>(w, in, at)
-                  : codes_tile_of<BITS, ROWS, BLOCKS, true, false>(w, in, at);
-  return w.wide ? codes_tile_of<BITS, ROWS, BLOCKS, false, true>(w, in, at)
-                : codes_tile_of<BITS, ROWS, BLOCKS, false, false>(w, in, at);
+    return w.wide ? codes_tile_of<BITS, ROWS, true, true>(w, in, at)
+                  : codes_tile_of<BITS, ROWS, true, false>(w, in, at);
+  return w.wide ? codes_tile_of<BITS, ROWS, false, true>(w, in, at)
+                : codes_tile_of<BITS, ROWS, false, false>(w, in, at);
 }

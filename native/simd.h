@@ -39,7 +39,7 @@ inline Floats load(const float* p) { return load<Floats>(p); }
 
 inline void store(float* p, Floats v) { __builtin_memcpy(p, &v, sizeof v); }
 
-inline Floats all(float x) { return Floats{} + x; }
+inline Floats all(float x) { return x - Floats{}; }
 
 inline Floats fma(Floats a, Floats b, Floats c) {
 #if defined(__AVX512F__)
