@@ -150,7 +150,7 @@ std::shared_ptr<Packed> Packed::codes(const uint32_t* words, const float* scales
         }
       }
     });
-  });
+  }, static_cast<long>(n) * k);
   return packed;
 }
 
@@ -166,7 +166,7 @@ std::shared_ptr<Packed> Packed::floats(const void* values, Form form, int n, int
         for (long i = 0; i < k; ++i) std::memcpy(out + (i * kBlock + lane) * size, row + i * size, size);
       }
     });
-  });
+  }, static_cast<long>(n) * k);
   return packed;
 }
 

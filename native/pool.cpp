@@ -1,5 +1,5 @@
-// Workers spin for a moment after each program, because a decode step brings the next one within
-// microseconds, and then sleep on a condition variable.
+// After each program workers wait for the next by spinning, because a decode step brings one after the
+// other: a moment without pause, then giving way to other threads, then asleep on a condition variable.
 
 #include "pool.h"
 
@@ -16,7 +16,9 @@
 namespace ingle {
 namespace {
 
-constexpr auto kSpin = std::chrono::microseconds(50);
+constexpr auto kSpin = std::chrono::microseconds(20), kYield = std::chrono::microseconds(400);
+
+constexpr long kWorthSharing = 1 << 15;  // elements: some ten microseconds of work
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -73,13 +75,14 @@ class Pool {
   }
 
   unsigned long wait_for_round(unsigned long seen) {
-    const auto deadline = std::chrono::steady_clock::now() + kSpin;
-    do {
+    const auto start = std::chrono::steady_clock::now();
+    for (auto now = start; now < start + kYield; now = std::chrono::steady_clock::now()) {
       for (int i = 0; i < 64; ++i) {
         if (round_.load() != seen) return round_.load();
         relax();
       }
-    } while (std::chrono::steady_clock::now() < deadline);
+      if (now > start + kSpin) std::this_thread::yield();
+    }
     std::unique_lock<std::mutex> lock(mutex_);
     wake_.wait(lock, [&] { return round_.load() != seen; });
     return round_.load();
@@ -175,8 +178,13 @@ void run_together(const std::function<void(Arena&)>& prepare, const std::functio
   (*pool)->run(program);
 }
 
-void run_together(const std::function<void(Team&)>& program) {
-  run_together([](Arena&) {}, program);
+void run_together(const std::function<void(Team&)>& program, long work) {
+  if (work < kWorthSharing) {
+    Team alone(1);
+    program(alone);
+  } else {
+    run_together([](Arena&) {}, program);
+  }
 }
 
 }  // namespace ingle

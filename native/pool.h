@@ -63,10 +63,11 @@ class Arena {
 };
 
 // Runs `program` on all threads of the pool, the caller's included. Programs of several callers take
-// turns, so `arena` is theirs alone while they run.
-void run_together(const std::function<void(Team&)>& program);
-
-// As above; `prepare` runs on the caller alone, before the others start, and may take from the arena.
+// turns. `prepare` runs on the caller alone, before the others start; what it takes from the arena is the
+// program's own.
 void run_together(const std::function<void(Arena&)>& prepare, const std::function<void(Team&)>& program);
+
+// The same without memory, for about `work` elements: where they are few, on the caller alone.
+void run_together(const std::function<void(Team&)>& program, long work);
 
 }  // namespace ingle

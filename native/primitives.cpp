@@ -298,7 +298,7 @@ mx::array embed(const mx::array& ids, const std::shared_ptr<Packed>& packed, flo
         else
           std::fill(row, row + k, 0.0f);  // requests are checked before; never read past the table
       });
-    });
+    }, static_cast<long>(rows) * k);
   });
 }
 
@@ -312,7 +312,7 @@ mx::array rms_norm(const mx::array& x, const mx::array& weight, float eps) {
         const long i = static_cast<long>(r) * n;
         kernels.rms_norm(as<float>(at[0]) + i, as<float>(at[1]), eps, n, as<float>(at[2]) + i);
       });
-    });
+    }, static_cast<long>(rows) * n);
   });
 }
 
@@ -334,7 +334,7 @@ mx::array rope(const mx::array& x, const std::vector<int>& offsets, const mx::ar
           kernels.rotate(as<float>(at[0]) + place, table, table + dim / 2, dim, as<float>(at[2]) + place);
         }
       });
-    });
+    }, static_cast<long>(rows) * length * heads * dim);
   });
 }
 
@@ -350,7 +350,7 @@ mx::array gate(const mx::array& gate, const mx::array& up, const std::string& ac
         const long i = static_cast<long>(r) * n;
         kernels.gate(as<float>(at[0]) + i, as<float>(at[1]) + i, n, kind, as<float>(at[2]) + i);
       });
-    });
+    }, static_cast<long>(rows) * n * 4);
   });
 }
 
@@ -431,7 +431,7 @@ mx::array attention(const mx::array& queries, const mx::array& keys, const mx::a
         attend(kernels, parts[i], sequences[r], shape, k, v, with_ends ? seen.data() + static_cast<long>(r) * length : nullptr,
                as<float>(at[0]) + r * row, dim, head, as<float>(at.back()) + r * row, dim, head);
       });
-    });
+    }, static_cast<long>(rows) * length * heads * columns * dim);
   });
 }
 
@@ -446,7 +446,7 @@ mx::array sample(const mx::array& logits, const std::vector<Draw>& draws) {
       team.parts(rows, [&](int r) {
         as<int>(at[1])[r] = choose(kernels, as<float>(at[0]) + static_cast<long>(r) * vocab, vocab, draws[r]);
       });
-    });
+    }, static_cast<long>(rows) * vocab);
   });
 }
 

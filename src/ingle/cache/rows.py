@@ -58,18 +58,19 @@ class RowCache:
         if keys.shape[0] != self.rows:
             raise ValueError(f"append of {keys.shape[0]} rows to a cache of {self.rows}")
         room = self.reserve(keys.shape[2])
-        return self.publish(*ops.append(room, keys, values), keys.shape[2])
+        new_keys, new_values = ops.append(room, keys, values)
+        self.publish(new_keys, new_values, keys.shape[2])
+        return KVView(new_keys, new_values, room.bases, room.offsets)
 
     def reserve(self, length: int) -> KVView:
-        self._make_room(length)
+        if self._needed(length) > self.columns:
+            self._make_room(length)
         assert self._keys is not None and self._values is not None
         return KVView(self._keys, self._values, self._bases, self._lengths)
 
-    def publish(self, keys: mx.array, values: mx.array, length: int) -> KVView:
+    def publish(self, keys: mx.array, values: mx.array, length: int) -> None:
         self._keys, self._values = keys, values
-        view = KVView(keys, values, self._bases, self._lengths)
         self._lengths = tuple(n + length for n in self._lengths)
-        return view
 
     def trim(self, counts: Sequence[int]) -> None:
         for row, (count, length, base) in enumerate(zip(counts, self._lengths, self._bases, strict=True)):
@@ -109,7 +110,7 @@ class RowCache:
 
     def _make_room(self, new: int) -> None:
         """Drop what retention no longer needs, then grow, so that `new` more columns fit every row."""
-        if self._keys is not None and self._needed(new) > self.columns:
+        if self._keys is not None:
             bases = tuple(
                 max(base, self._retention.first_kept(length))
                 for base, length in zip(self._bases, self._lengths, strict=True)

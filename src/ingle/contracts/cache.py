@@ -68,7 +68,7 @@ class LayerCache(Protocol):
         """Room for `length` more tokens of each row: the arrays to write to, from `offsets` on."""
         ...
 
-    def publish(self, keys: mx.array, values: mx.array, length: int) -> KVView:
+    def publish(self, keys: mx.array, values: mx.array, length: int) -> None:
         """Take the reserved arrays back with `length` more tokens in them. `append` is both in one."""
         ...
 
