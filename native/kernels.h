@@ -65,11 +65,10 @@ struct AttentionJob {
   long out_token, out_head;
   int heads, dim;
   int from, to;
-  const void* keys;     // [columns, dim], of one key head; float32 or bfloat16
-  const void* values;
+  const void* keys;     // of one key head: blocks of 16 columns, each [dim][16]; float32 or bfloat16
+  const void* values;   // [columns][dim], of the same type
   bool halves;          // keys and values are bfloat16
   int base;             // position of column 0: a multiple of kKeyBlock
-  int columns;          // that keys and values have; those past the last position hold anything
   int offset;           // position of query 0
   int window;           // a query at p sees positions above p - window; 0: all
   const int* ends;      // query i sees positions below ends[i]; null: up to its own
@@ -99,10 +98,7 @@ struct Kernels {
 };
 
 // Floats of scratch for one attention job of `queries` (times heads) queries.
-constexpr long attention_scratch(int dim, long queries) {
-  const long padded = (dim + 15) / 16 * 16;
-  return kKeyBlock * (padded * 2) + queries * (padded + 32);
-}
+constexpr long attention_scratch(int dim, long queries) { return queries * ((dim + 15) / 16 * 16 + 32); }
 
 extern const Kernels kernels_portable, kernels_avx2, kernels_avx512, kernels_neon;
 

@@ -105,9 +105,8 @@ class Run {
       k_.rotate(x, cos, sin, dim, x);
       if (h >= heads) {
         const int row = token_row_[t], column = position(t) - step_.bases[index][row];
-        const LayerStores& stores = step_.stores[index][rows_[row].group];
-        stores.keys.write(k_, rows_[row].row, h - heads, column, x);
-        stores.values.write(k_, rows_[row].row, h - heads, column, x + kv_heads * dim);
+        const Stores& stores = step_.stores[index][rows_[row].group];
+        stores.write(k_, rows_[row].row, h - heads, column, x, x + kv_heads * dim);
       }
     });
 
@@ -116,9 +115,7 @@ class Run {
     const auto parts = attention_parts(sequences, shape, team.size());
     team.parts(static_cast<int>(parts.size()), [&](int i) {
       const RowPlace& place = rows_[parts[i].sequence];
-      const LayerStores& stores = step_.stores[index][place.group];
-      attend(k_, parts[i], sequences[parts[i].sequence], shape, stores.keys, stores.values, nullptr,
-             s_.qkv + static_cast<long>(place.token) * width, width, dim, mixed.row(place.token), heads * dim, dim);
+      attend(k_, parts[i], sequences[parts[i].sequence], shape, step_.stores[index][place.group], nullptr, s_.qkv + static_cast<long>(place.token) * width, width, dim, mixed.row(place.token), heads * dim, dim);
     });
     each_row(team, tokens_, [&](int t) { mixed.set_row(k_, t, mixed.row(t)); });
     add_branch(team, layer, layer.o, mixed.activations(), layer.mixed_norm);

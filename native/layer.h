@@ -28,11 +28,6 @@ struct Layer {
   float residual_scale;
 };
 
-// Where one layer keeps the KV of one group of sequences.
-struct LayerStores {
-  Store keys, values;
-};
-
 struct StepGroup {
   int rows, length;
 };
@@ -42,7 +37,7 @@ struct Step {
   std::vector<StepGroup> groups;
   std::vector<int> offsets;             // position of each row's first token, group after group
   std::vector<std::vector<int>> bases;  // for each layer, position of each row's column 0
-  std::vector<std::vector<LayerStores>> stores;  // for each layer, of each group
+  std::vector<std::vector<Stores>> stores;        // for each layer, of each group
 };
 
 // Runs `layers` over hidden [tokens, size], in place, appending to the stores.

@@ -110,11 +110,20 @@ void angles(int position, const float* inv_freq, int half, float scale, float* c
   }
 }
 
-void Store::write(const Kernels& kernels, long row, int h, int column, const float* x) const {
-  if (halves)
-    kernels.to_bf16(x, dim, static_cast<unsigned short*>(at(row, h, column)));
-  else
-    std::copy(x, x + dim, static_cast<float*>(at(row, h, column)));
+void Stores::write(const Kernels& kernels, long row, int h, int column, const float* key, const float* value) const {
+  const long first = head(row, h), block = first + static_cast<long>(column / kBlock) * kBlock * dim + column % kBlock;
+  const long line = first + static_cast<long>(column) * dim;
+  if (halves) {
+    auto *k = static_cast<unsigned short*>(keys) + block, *v = static_cast<unsigned short*>(values) + line;
+    kernels.to_bf16(value, dim, v);
+    unsigned short* rounded = reinterpret_cast<unsigned short*>(thread_scratch(dim));
+    kernels.to_bf16(key, dim, rounded);
+    for (int d = 0; d < dim; ++d) k[d * kBlock] = rounded[d];
+  } else {
+    float* k = static_cast<float*>(keys) + block;
+    for (int d = 0; d < dim; ++d) k[d * kBlock] = key[d];
+    std::copy(value, value + dim, static_cast<float*>(values) + line);
+  }
 }
 
 std::vector<AttentionPart> attention_parts(const std::vector<Sequence>& sequences, const AttentionShape& shape,
@@ -124,27 +133,26 @@ std::vector<AttentionPart> attention_parts(const std::vector<Sequence>& sequence
   long parts = 0;
   for (const Sequence& s : sequences) parts += (s.length + kQueriesAtOnce - 1) / kQueriesAtOnce * shape.kv_heads;
   // Heads of one key head share its reading, unless that leaves threads idle.
-  const int together = parts >= threads || parts == 0 ? group : std::max(1, static_cast<int>(group * parts / threads));
+  const int together = parts >= threads ? group : 1;
   std::vector<AttentionPart> out;
   for (size_t i = 0; i < sequences.size(); ++i)
     for (int to = sequences[i].length; to > 0; to -= kQueriesAtOnce)  // the longest first
-      for (int first = 0; first < shape.heads; first += group)
-        for (int head = 0; head < group; head += together)
-          out.push_back({static_cast<int>(i), first + head, std::min(together, group - head),
-                         std::max(0, to - kQueriesAtOnce), to});
+      for (int head = 0; head < shape.heads; head += together)
+        out.push_back({static_cast<int>(i), head, together, std::max(0, to - kQueriesAtOnce), to});
   return out;
 }
 
 void attend(const Kernels& kernels, const AttentionPart& part, const Sequence& sequence, const AttentionShape& shape,
-            const Store& keys, const Store& values, const int* ends, const float* q, long q_token, long q_head,
+            const Stores& stores, const int* ends, const float* q, long q_token, long q_head,
             float* out, long out_token, long out_head) {
   const int kv_head = part.head / (shape.heads / shape.kv_heads);
   AttentionJob job{};
   job.q = q + part.head * q_head, job.q_token = q_token, job.q_head = q_head;
   job.out = out + part.head * out_head, job.out_token = out_token, job.out_head = out_head;
   job.heads = part.heads, job.dim = shape.dim, job.from = part.from, job.to = part.to;
-  job.keys = keys.head(sequence.row, kv_head), job.values = values.head(sequence.row, kv_head);
-  job.halves = keys.halves, job.columns = keys.columns, job.base = sequence.base, job.offset = sequence.offset;
+  const long first = stores.head(sequence.row, kv_head) * (stores.halves ? 2 : 4);
+  job.keys = static_cast<char*>(stores.keys) + first, job.values = static_cast<char*>(stores.values) + first;
+  job.halves = stores.halves, job.base = sequence.base, job.offset = sequence.offset;
   job.window = shape.window, job.ends = ends, job.scale = shape.scale, job.softcap = shape.softcap;
   job.scratch = thread_scratch(attention_scratch(shape.dim, static_cast<long>(part.to - part.from) * part.heads));
   kernels.attention(job);

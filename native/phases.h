@@ -122,20 +122,16 @@ float* thread_scratch(size_t count);
 // Cosines and sines of position * inv_freq[i], times `scale`: [half] each. Angles in float32.
 void angles(int position, const float* inv_freq, int half, float scale, float* cos, float* sin);
 
-// Keys or values of one layer: [rows, heads, columns, dim], float32 or bfloat16.
-struct Store {
-  void* data;
+// Keys and values of one layer for some rows: each [rows, heads, columns, dim], float32 or bfloat16, with
+// a multiple of 16 columns. Values lie in that order. Keys lie in blocks of 16 columns, each [dim][16]:
+// attention reads sixteen keys' worth of one dimension at a time.
+struct Stores {
+  void *keys, *values;
   int heads, columns, dim;
   bool halves;
 
-  const void* head(long row, int h) const { return at(row, h, 0); }
-  void write(const Kernels& kernels, long row, int h, int column, const float* x) const;
-
- private:
-  void* at(long row, int h, long column) const {
-    const long element = ((row * heads + h) * columns + column) * dim;
-    return static_cast<char*>(data) + element * (halves ? 2 : 4);
-  }
+  long head(long row, int h) const { return (row * heads + h) * columns * dim; }  // its first element
+  void write(const Kernels& kernels, long row, int h, int column, const float* key, const float* value) const;
 };
 
 // One row's part of a step: queries at positions [offset, offset + length).
@@ -163,7 +159,7 @@ std::vector<AttentionPart> attention_parts(const std::vector<Sequence>& sequence
 // One part of attention. q and out are laid out [tokens][heads][dim] by the strides; they point at the
 // sequence's first token.
 void attend(const Kernels& kernels, const AttentionPart& part, const Sequence& sequence, const AttentionShape& shape,
-            const Store& keys, const Store& values, const int* ends, const float* q, long q_token, long q_head,
+            const Stores& stores, const int* ends, const float* q, long q_token, long q_head,
             float* out, long out_token, long out_head);
 
 }  // namespace ingle

@@ -144,15 +144,15 @@ mx::array evaluated(mx::array a) {
   return a;
 }
 
-Store store_of(const mx::array& a, char* data) {
-  return {data, a.shape(1), a.shape(2), a.shape(3), a.dtype() == mx::bfloat16};
+Stores stores_of(const mx::array& keys) {
+  return {nullptr, nullptr, keys.shape(1), keys.shape(2), keys.shape(3), keys.dtype() == mx::bfloat16};
 }
 
 void require_store(const mx::array& keys, const mx::array& values, int rows, const std::string& name) {
   require(keys.ndim() == 4 && keys.shape() == values.shape() && keys.dtype() == values.dtype() &&
-              keys.shape(0) == rows && (keys.dtype() == mx::float32 || keys.dtype() == mx::bfloat16),
+              keys.shape(0) == rows && keys.shape(2) % kBlock == 0 && (keys.dtype() == mx::float32 || keys.dtype() == mx::bfloat16),
           name + ": keys " + text(keys.shape()) + " and values " + text(values.shape()) +
-              " must both be float32 or bfloat16 [" + std::to_string(rows) + ", heads, columns, dim]");
+              " must both be float32 or bfloat16 [" + std::to_string(rows) + ", heads, columns (a multiple of 16), dim]");
 }
 
 // Stores as `Call` wants them: with memory of their own, row-major.
@@ -367,18 +367,15 @@ std::vector<mx::array> append(const mx::array& keys, const mx::array& values, co
   for (int start : starts)
     require(start >= 0 && start <= columns - length,
             "append: " + std::to_string(length) + " tokens at column " + std::to_string(start) + " of " + std::to_string(columns));
-  const Store store[2] = {store_of(keys, nullptr), store_of(values, nullptr)};
-  auto body = [=](const Pointers& at) {
-    const Kernels& kernels = ingle::kernels();
-    for (int side = 0; side < 2; ++side) {
-      Store to = store[side];
-      to.data = at[2 + side];
-      const auto* from = as<float>(at[side]);
-      for (int r = 0; r < rows; ++r)
-        for (int h = 0; h < heads; ++h)
-          for (int t = 0; t < length; ++t)
-            to.write(kernels, r, h, starts[r] + t, from + ((static_cast<long>(r) * heads + h) * length + t) * dim);
-    }
+  auto body = [=, stores = stores_of(keys)](const Pointers& at) {  // new keys, new values, then the stores
+    Stores to = stores;
+    to.keys = at[2], to.values = at[3];
+    for (int r = 0; r < rows; ++r)
+      for (int h = 0; h < heads; ++h)
+        for (int t = 0; t < length; ++t) {
+          const long from = ((static_cast<long>(r) * heads + h) * length + t) * dim;
+          to.write(ingle::kernels(), r, h, starts[r] + t, as<float>(at[0]) + from, as<float>(at[1]) + from);
+        }
   };
   return mx::array::make_arrays({keys.shape(), values.shape()}, {keys.dtype(), values.dtype()},
                                 std::make_shared<Call>("IngleAppend", body, settled({keys, values})),
@@ -408,7 +405,7 @@ mx::array attention(const mx::array& queries, const mx::array& keys, const mx::a
             "attention: ends must be int32 " + text({rows, length}) + ", got " + text(ends->shape()));
     inputs.push_back(row_major(*ends));
   }
-  const Store key_store = store_of(keys, nullptr), value_store = store_of(values, nullptr);
+  const Stores unbound = stores_of(keys);
   const AttentionShape shape{heads, kv_heads, dim, scale, softcap, window};
   const bool with_ends = ends.has_value();
   return call("IngleAttention", queries.shape(), mx::float32, inputs, [=](const Pointers& at) {
@@ -421,14 +418,14 @@ mx::array attention(const mx::array& queries, const mx::array& keys, const mx::a
         const int r = i / length, own = offsets[r] + i % length + 1;
         seen.push_back(std::clamp(as<int>(at[3])[i], own, std::max(own, bases[r] + columns)));
       }
-    Store k = key_store, v = value_store;
-    k.data = at[1], v.data = at[2];
+    Stores stores = unbound;
+    stores.keys = at[1], stores.values = at[2];
     const long row = static_cast<long>(heads) * length * dim, head = static_cast<long>(length) * dim;
     run_together([&](Team& team) {
       const auto parts = attention_parts(sequences, shape, team.size());
       team.parts(static_cast<int>(parts.size()), [&](int i) {
         const int r = parts[i].sequence;
-        attend(kernels, parts[i], sequences[r], shape, k, v, with_ends ? seen.data() + static_cast<long>(r) * length : nullptr,
+        attend(kernels, parts[i], sequences[r], shape, stores, with_ends ? seen.data() + static_cast<long>(r) * length : nullptr,
                as<float>(at[0]) + r * row, dim, head, as<float>(at.back()) + r * row, dim, head);
       });
     }, static_cast<long>(rows) * length * heads * columns * dim);
@@ -546,7 +543,7 @@ std::vector<mx::array> decoder_layers(const std::vector<std::shared_ptr<BoundLay
                     offsets[row] - bases[i][row] + groups[g].second <= keys.shape(2),
                 "decoder_layers: " + std::to_string(groups[g].second) + " tokens at position " + std::to_string(offsets[row]) +
                     " do not fit " + std::to_string(keys.shape(2)) + " columns from " + std::to_string(bases[i][row]));
-      step->stores.back().push_back({store_of(keys, nullptr), store_of(values, nullptr)});
+      step->stores.back().push_back(stores_of(keys));
       for (const mx::array* a : {&keys, &values}) {
         shapes.push_back(a->shape());
         types.push_back(a->dtype());
@@ -557,7 +554,7 @@ std::vector<mx::array> decoder_layers(const std::vector<std::shared_ptr<BoundLay
     Step bound = *step;
     size_t next = 2;
     for (auto& layer : bound.stores)
-      for (auto& group : layer) group.keys.data = at[next], group.values.data = at[next + 1], next += 2;
+      for (auto& group : layer) group.keys = at[next], group.values = at[next + 1], next += 2;
     std::vector<std::shared_ptr<const Layer>> run;
     for (const auto& layer : layers) run.push_back(layer->layer);
     std::memcpy(at[1], at[0], static_cast<size_t>(tokens) * size * sizeof(float));

@@ -1,7 +1,7 @@
 """A tiny random decoder with every structure the packed forward must serve, and two ways to break it.
 
 Layer 0 is sliding, layer 1 full, layer 2 owns no KV and reads layer 1's; every layer also takes a
-per-layer token input. Plain MLX ops only, so that these tests say nothing about kernels.
+per-layer token input. Its arithmetic is plain MLX, so that these tests say nothing about kernels.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ingle.cache.retention import Retention
 from ingle.cache.rows import RowCache
 from ingle.contracts.cache import KVView, LayerCache
 from ingle.contracts.graph import GraphLayer, GroupPass, Projected
+from ingle.kernels import ops
 
 HIDDEN, HEADS, DIM, SIDE, VOCAB, WINDOW, SLACK = 32, 2, 16, 8, 61, 8, 4
 POISON = 59  # computing this token raises, as a broken kernel would
@@ -55,7 +56,7 @@ class ToyLayer:
             run.shared_kv[self._index] = view
         else:
             view = run.shared_kv[self._donor]
-        scores = (queries @ view.keys.swapaxes(-1, -2)) / math.sqrt(DIM)
+        scores = (queries @ ops.keys_in_order(view.keys).swapaxes(-1, -2)) / math.sqrt(DIM)
         weights = mx.softmax(mx.where(_seen(view, queries.shape[2], self._window), scores, -mx.inf), axis=-1)
         mixed = weights @ view.values
         return mixed.transpose(0, 2, 1, 3).reshape(run.group.rows, run.group.length, -1)

@@ -19,7 +19,8 @@ class KVView:
     """Keys and values as attention reads them, right after an append.
 
     `keys` and `values` are [rows, kv_heads, columns, head_dim]. Rows are left-aligned: column c of
-    row r holds position `bases[r] + c`. Columns past a row's last position hold anything.
+    row r holds position `bases[r] + c`. Columns past a row's last position hold anything. How keys lie
+    within a key block is the back end's own affair (`kernels.ops.keys_in_order`).
     """
 
     keys: mx.array
