@@ -88,10 +88,9 @@ inline void rotate(const float* x, const float* cos, const float* sin, int dim, 
 
 inline void gate(const float* gate, const float* up, int n, Gate kind, float* out) {
   if (kind == Gate::silu) return each(n, out, [&](auto at) { return at(gate) * sigmoid(at(gate)) * at(up); });
-  each(n, out, [&](auto at) {  // GELU's tanh form (Hendrycks and Gimpel, 2016)
+  each(n, out, [&](auto at) {  // GELU's tanh form (Hendrycks and Gimpel, 2016), as (1 + tanh y) / 2 = sigmoid(2y)
     const Floats g = at(gate);
-    const Floats inner = 0.7978845608028654f * fma(0.044715f * g * g, g, g);  // sqrt(2 / pi)
-    return 0.5f * g * (1.0f + tanh(inner)) * at(up);
+    return g * sigmoid(1.5957691216057308f * fma(0.044715f * g * g, g, g)) * at(up);  // 2 sqrt(2 / pi)
   });
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,15 @@ def default_model_path() -> Path:
     from ingle.weights.sources import resolve
 
     return resolve("smollm2-135m-instruct", Environment.read().store())
+
+
+@pytest.fixture(params=["avx512", "avx2", "neon", "portable"], scope="module")
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each instruction set of the native extension that this CPU has, while the test runs."""
+    from ingle.kernels import native
+
+    if not native.available() or request.param not in native.cpu.isas():
+        pytest.skip(f"no {request.param} here")
+    native.configure(isa=request.param)
+    yield request.param
+    native.configure(isa=native.cpu.isas()[0])

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from ingle.contracts.cache import KVView
-from ingle.contracts.weights import Affine, Dense
+from ingle.contracts.weights import Dense
 from ingle.kernels import native, ops
+from support.affine import affine
 
 
 @pytest.fixture(params=["plain", "native"])
@@ -20,23 +21,6 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return name
 
 
-def affine(n: int, k: int, bits: int, group: int, seed: int = 0) -> tuple[Affine, np.ndarray]:
-    """A random quantised matrix and its float64 values."""
-    rng = np.random.default_rng(seed)
-    codes = rng.integers(0, 2**bits, (n, k), dtype=np.uint32)
-    scales = rng.normal(0, 0.1, (n, k // group)).astype(np.float16)
-    biases = rng.normal(0, 0.1, (n, k // group)).astype(np.float16)
-    values = codes * np.repeat(scales.astype(np.float64), group, 1) + np.repeat(
-        biases.astype(np.float64), group, 1
-    )
-    stream = np.packbits(
-        ((codes[:, :, None] >> np.arange(bits, dtype=np.uint32)) & 1).astype(np.uint8).reshape(n, -1),
-        axis=1,
-        bitorder="little",
-    )
-    return Affine(mx.array(stream.view(np.uint32)), mx.array(scales), mx.array(biases), bits, group), values
-
-
 @pytest.mark.parametrize(
     ("bits", "group"),
     [(4, 16), (8, 16), *((bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128))],
@@ -46,7 +30,9 @@ def test_quantised_products_use_exact_values(backend: str, bits: int, group: int
     packed = ops.pack_linear(weight, mx.float32, bias=mx.arange(24).astype(mx.float32))
     x = np.random.default_rng(1).normal(size=(5, 256)).astype(np.float32)
     expected = x.astype(np.float64) @ values.T + np.arange(24)
-    np.testing.assert_allclose(np.array(ops.linear(mx.array(x), packed)), expected, rtol=1e-4, atol=2e-3)
+    # The native product may read activations as bfloat16: 2^-9 of each term's magnitude.
+    bound = 2.0**-9 * (np.abs(x) @ np.abs(values).T) + 2e-3
+    assert np.all(np.abs(np.array(ops.linear(mx.array(x), packed)) - expected) <= bound)
     rows = ops.embed(mx.array([3, 0, 23]), packed)
     np.testing.assert_allclose(np.array(rows), values[[3, 0, 23]], rtol=1e-3, atol=1e-3)
 
@@ -105,12 +91,10 @@ def test_attention_over_ragged_rows(
     bases, offsets = (0, 64, 128), (30, 64 + 90, 128 + 0 + 12)
     q = rng.normal(size=(rows, heads, length, dim)).astype(np.float32)
     k, v = rng.normal(size=(2, rows, kv_heads, columns, dim)).astype(np.float32)
+    room = KVView(mx.zeros(k.shape), mx.zeros(v.shape), (0,) * rows, (0,) * rows)
+    keys, values = ops.append(room, mx.array(k), mx.array(v))
     got = ops.attention(
-        mx.array(q),
-        KVView(mx.array(k), mx.array(v), bases, offsets),
-        scale=0.3,
-        window=window,
-        softcap=softcap,
+        mx.array(q), KVView(keys, values, bases, offsets), scale=0.3, window=window, softcap=softcap
     )
     expected = np.zeros(q.shape)
     for r in range(rows):
@@ -126,6 +110,36 @@ def test_attention_over_ragged_rows(
                 weights = np.exp(scores - scores.max())
                 expected[r, h, i] = weights / weights.sum() @ v[r, group, span]
     np.testing.assert_allclose(np.array(got), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_spans_that_attend_both_ways(backend: str) -> None:
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.normal(size=(1, 2, 5, 16)).astype(np.float32) for _ in range(3))
+    room = KVView(mx.zeros((1, 2, 64, 16)), mx.zeros((1, 2, 64, 16)), (0,), (0,))
+    view = KVView(*ops.append(room, mx.array(k), mx.array(v)), (0,), (0,))
+    ends = [1, 4, 4, 4, 5]  # tokens 1 to 3 see each other
+    got = ops.attention(
+        mx.array(q), view, scale=0.3, window=None, softcap=None, ends=mx.array([ends], mx.int32)
+    )
+    for h in range(2):
+        for i, end in enumerate(ends):
+            weights = np.exp(k[0, h, :end].astype(np.float64) @ q[0, h, i] * 0.3)
+            expected = weights / weights.sum() @ v[0, h, :end]
+            np.testing.assert_allclose(np.array(got)[0, h, i], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_joined_forms_say_what_their_parts_say(backend: str, softcap: float | None) -> None:
+    x = mx.array(np.random.default_rng(0).normal(size=(6, 64)).astype(np.float32))
+    one, two = (ops.pack_linear(affine(24, 64, 4, 32, seed)[0], mx.float32) for seed in (1, 2))
+    apart = ops.gated(ops.linear(x, one), ops.linear(x, two), "silu")
+    assert mx.allclose(ops.gated_linear(x, one, two, "silu"), apart, rtol=1e-5, atol=1e-5).item()
+    plain = ops.linear(x, one)
+    expected = plain if softcap is None else softcap * mx.tanh(plain / softcap)
+    assert mx.allclose(ops.linear(x, one, softcap), expected, rtol=1e-5, atol=1e-5).item()
+    experts = ops.expert_linear(x, [one, two, one], mx.array([2, 3, 5], mx.int32))
+    wanted = mx.concatenate([plain[:2], ops.linear(x, two)[2:3], plain[3:5], mx.zeros((1, 24))])
+    assert mx.allclose(experts, wanted, rtol=1e-5, atol=1e-5).item()
 
 
 def test_one_warning_names_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,13 +22,16 @@ _GROWTH = 256  # columns added at a time: few reallocations, and slice updates c
 class RowCache:
     """See `contracts.cache.LayerCache`. Buffers are [rows, kv_heads, columns, head_dim] of `dtype`."""
 
-    def __init__(self, rows: int, retention: Retention, kv_heads: int, head_dim: int, dtype: mx.Dtype) -> None:
+    def __init__(
+        self, rows: int, retention: Retention, kv_heads: int, head_dim: int, dtype: mx.Dtype
+    ) -> None:
         self._retention = retention
         self._kv_heads, self._head_dim, self._dtype = kv_heads, head_dim, dtype
         self._keys: mx.array | None = None
         self._values: mx.array | None = None
         self._bases = (0,) * rows
         self._lengths = (0,) * rows
+        self._free = 0  # columns behind the row that has fewest
 
     @property
     def rows(self) -> int:
@@ -63,14 +66,15 @@ class RowCache:
         return KVView(new_keys, new_values, room.bases, room.offsets)
 
     def reserve(self, length: int) -> KVView:
-        if self._needed(length) > self.columns:
+        if length > self._free:
             self._make_room(length)
         assert self._keys is not None and self._values is not None
         return KVView(self._keys, self._values, self._bases, self._lengths)
 
     def publish(self, keys: mx.array, values: mx.array, length: int) -> None:
         self._keys, self._values = keys, values
-        self._lengths = tuple(n + length for n in self._lengths)
+        self._lengths = tuple([n + length for n in self._lengths])
+        self._free -= length
 
     def trim(self, counts: Sequence[int]) -> None:
         for row, (count, length, base) in enumerate(zip(counts, self._lengths, self._bases, strict=True)):
@@ -82,6 +86,7 @@ class RowCache:
                     f"positions before {base} are gone"
                 )
         self._lengths = tuple(n - c for n, c in zip(self._lengths, counts, strict=True))
+        self._free = self.columns - self._needed(0)
 
     def select(self, keep: Sequence[int], joining: Sequence[Self] = ()) -> Self:
         kept = list(keep)
@@ -98,6 +103,7 @@ class RowCache:
                 raise ValueError("a row joins a batch only after its first token")
             new._keys = _stack([_rows(c._keys, r, columns) for c, r in parts])
             new._values = _stack([_rows(c._values, r, columns) for c, r in parts])
+            new._free = columns - new._needed(0)
         return new
 
     def snapshot(self) -> Self:
@@ -131,6 +137,7 @@ class RowCache:
             shape = (self.rows, self._kv_heads, missing, self._head_dim)
             self._keys = _grow(self._keys, mx.zeros(shape, self._dtype))
             self._values = _grow(self._values, mx.zeros(shape, self._dtype))
+        self._free = self.columns - self._needed(0)
 
     def _needed(self, new: int) -> int:
         return max(n - b for n, b in zip(self._lengths, self._bases, strict=True)) + new

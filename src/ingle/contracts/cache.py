@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import mlx.core as mx
 
@@ -14,8 +14,7 @@ column therefore always holds a position that is a multiple of it: the same quer
 whatever was dropped before."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KVView:
+class KVView(NamedTuple):
     """Keys and values as attention reads them, right after an append.
 
     `keys` and `values` are [rows, kv_heads, columns, head_dim]. Rows are left-aligned: column c of

@@ -84,7 +84,7 @@ class GraphLayer(Protocol):
 
     @property
     def fused(self) -> object | None:
-        """All three steps as one operation (`kernels.fused`), where the back end has one; it gives their bits.
+        """All three steps as one operation (`kernels.fused`) that gives their bits, where there is one.
 
         A fused layer owns KV, and reads and writes nothing of a `GroupPass` but that.
         """

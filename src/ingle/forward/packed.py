@@ -61,7 +61,8 @@ def _forward_packed(graph: ModelGraph, groups: Sequence[PhaseGroup]) -> list[mx.
             hidden = _run_fused(span, index, hidden, groups)
             index += len(span)
         else:
-            hidden = _run_layer(graph.layers[index], hidden, runs, starts, None if sides is None else sides[:, index])
+            side = None if sides is None else sides[:, index]
+            hidden = _run_layer(graph.layers[index], hidden, runs, starts, side)
             index += 1
             if starts[-1] >= _EVAL_TOKENS:
                 mx.eval(hidden)
@@ -86,13 +87,22 @@ def _run_fused(
     layers: Sequence[GraphLayer], first: int, hidden: mx.array, groups: Sequence[PhaseGroup]
 ) -> mx.array:
     """Layers that each own KV: number n has cache n."""
-    numbers = range(first, first + len(layers))
-    views = [[group.caches[n].reserve(group.length) for group in groups] for n in numbers]
+    stores: list[mx.array] = []
+    bases: list[Sequence[int]] = []
+    owners = [(group.caches[n], group.length) for n in range(first, first + len(layers)) for group in groups]
+    for cache, length in owners:
+        keys, values, row_bases, _ = cache.reserve(length)
+        stores += (keys, values)
+        bases.append(row_bases)
+    offsets = [offset for group in groups for offset in _offsets(group)]
+    if len(groups) > 1:  # one list for each layer
+        count = len(groups)
+        bases = [[b for rows in bases[i : i + count] for b in rows] for i in range(0, len(bases), count)]
     shapes = [(group.rows, group.length) for group in groups]
-    hidden, stores = fused.run_layers([layer.fused for layer in layers], hidden, views, shapes)
-    for n, pairs in zip(numbers, stores, strict=True):
-        for group, (keys, values) in zip(groups, pairs, strict=True):
-            group.caches[n].publish(keys, values, group.length)
+    whole = [layer.fused for layer in layers]
+    hidden, *stores = fused.run_layers(whole, hidden, stores, shapes, offsets, bases)
+    for (cache, length), keys, values in zip(owners, stores[::2], stores[1::2], strict=True):
+        cache.publish(keys, values, length)
     return hidden
 
 

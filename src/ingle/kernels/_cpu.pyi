@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import mlx.core as mx
 
 def isa() -> str: ...
@@ -26,8 +28,8 @@ def pack_codes(codes: mx.array, scales: mx.array, biases: mx.array, bits: int, g
 def pack_floats(values: mx.array) -> Packed: ...
 def linear(
     x: mx.array,
-    weights: list[Packed],
-    biases: list[mx.array | None],
+    weights: Sequence[Packed],
+    biases: Sequence[mx.array | None],
     residual: mx.array | None = None,
     scale: float = 1.0,
     softcap: float = 0.0,
@@ -40,26 +42,26 @@ def gated_linear(
     up_bias: mx.array | None,
     activation: str,
 ) -> mx.array: ...
-def expert_linear(x: mx.array, experts: list[Packed], ends: mx.array) -> mx.array: ...
+def expert_linear(x: mx.array, experts: Sequence[Packed], ends: mx.array) -> mx.array: ...
 def embed(ids: mx.array, weight: Packed, scale: float) -> mx.array: ...
 def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array: ...
-def rope(x: mx.array, offsets: list[int], inv_freq: mx.array, scale: float) -> mx.array: ...
+def rope(x: mx.array, offsets: Sequence[int], inv_freq: mx.array, scale: float) -> mx.array: ...
 def gate(gate: mx.array, up: mx.array, activation: str) -> mx.array: ...
 def append(
-    keys: mx.array, values: mx.array, new_keys: mx.array, new_values: mx.array, starts: list[int]
+    keys: mx.array, values: mx.array, new_keys: mx.array, new_values: mx.array, starts: Sequence[int]
 ) -> list[mx.array]: ...
 def attention(
     queries: mx.array,
     keys: mx.array,
     values: mx.array,
-    bases: list[int],
-    offsets: list[int],
+    bases: Sequence[int],
+    offsets: Sequence[int],
     ends: mx.array | None,
     scale: float,
     window: int,
     softcap: float,
 ) -> mx.array: ...
-def sample(logits: mx.array, draws: list[Draw]) -> mx.array: ...
+def sample(logits: mx.array, draws: Sequence[Draw]) -> mx.array: ...
 def make_rope(inv_freq: mx.array, scale: float) -> Rope: ...
 def make_layer(
     *,
@@ -70,10 +72,10 @@ def make_layer(
     mixed_norm: mx.array | None,
     output_norm: mx.array | None,
     eps: float,
-    qkv: list[Packed],
-    qkv_biases: list[mx.array | None],
-    others: list[Packed],
-    other_biases: list[mx.array | None],
+    qkv: Sequence[Packed],
+    qkv_biases: Sequence[mx.array | None],
+    others: Sequence[Packed],
+    other_biases: Sequence[mx.array | None],
     rope: Rope,
     heads: int,
     kv_heads: int,
@@ -85,10 +87,10 @@ def make_layer(
     residual_scale: float,
 ) -> Layer: ...
 def decoder_layers(
-    layers: list[Layer],
+    layers: Sequence[Layer],
     hidden: mx.array,
-    stores: list[mx.array],
-    groups: list[tuple[int, int]],
-    offsets: list[int],
-    bases: list[list[int]],
+    stores: Sequence[mx.array],
+    groups: Sequence[tuple[int, int]],
+    offsets: Sequence[int],
+    bases: Sequence[Sequence[int]],
 ) -> list[mx.array]: ...

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import mlx.core as mx
 
-from ingle.contracts.cache import KVView
 from ingle.contracts.weights import Affine, Dense
 from ingle.kernels import native
 from ingle.kernels.ops import Activation
@@ -56,7 +55,7 @@ class LayerParts:
 
 def fused_rope(inv_freq: mx.array, scale: float) -> Rope | None:
     """The rotation of fused layers; layers that share it compute its angles once a step."""
-    return native.operations().make_rope(inv_freq, scale) if native.available() else None
+    return native.cpu.make_rope(inv_freq, scale) if native.available() else None
 
 
 def fuse(parts: LayerParts) -> Layer | None:
@@ -65,7 +64,7 @@ def fuse(parts: LayerParts) -> Layer | None:
     weights = [packed for p in linears if (packed := _native(p)) is not None]
     if len(weights) < len(linears):
         return None
-    return native.operations().make_layer(
+    return native.cpu.make_layer(
         input_norm=parts.input_norm,
         mlp_norm=parts.mlp_norm,
         q_norm=parts.q_norm,
@@ -94,16 +93,17 @@ def _native(packed: PackedLinear) -> Packed | None:
 
 
 def run_layers(
-    layers: Sequence[Layer], hidden: mx.array, views: Sequence[Sequence[KVView]], shapes: Sequence[tuple[int, int]]
-) -> tuple[mx.array, list[list[tuple[mx.array, mx.array]]]]:
-    """Consecutive layers over the packed hidden states [tokens, hidden] of several groups.
+    layers: Sequence[object],
+    hidden: mx.array,
+    stores: Sequence[mx.array],
+    shapes: Sequence[tuple[int, int]],
+    offsets: Sequence[int],
+    bases: Sequence[Sequence[int]],
+) -> list[mx.array]:
+    """Consecutive layers (from `fuse`) over the packed hidden states [tokens, hidden] of several groups.
 
-    `views[layer][group]` has room for the group's tokens; `shapes[group]` is (rows, length). Returns
-    the hidden states and, likewise, the keys and values that now hold the new tokens.
+    `stores` holds keys and values of each group for each layer, with room for the group's tokens;
+    `shapes` are (rows, length) of the groups; `offsets` each row's first position; `bases[layer]` the
+    position of each row's column 0. Returns the hidden states, then the stores with the new tokens.
     """
-    offsets = [offset for view in views[0] for offset in view.offsets]
-    stores = [array for row in views for view in row for array in (view.keys, view.values)]
-    bases = [[base for view in row for base in view.bases] for row in views]
-    out = native.operations().decoder_layers(list(layers), hidden, stores, list(shapes), offsets, bases)
-    pairs = iter(zip(out[1::2], out[2::2], strict=True))
-    return out[0], [[next(pairs) for _ in row] for row in views]
+    return native.cpu.decoder_layers(cast("Sequence[Layer]", layers), hidden, stores, shapes, offsets, bases)

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-import mlx.core as mx
+import mlx.core  # noqa: F401 # pyright: ignore[reportUnusedImport]  (the extension shares its types)
 
 from ingle.errors import ConfigError
 
-try:
-    # `mlx.core` above comes first: the extension shares its library and its Python types.
-    from ingle.kernels import _cpu
-except ImportError as error:  # not built (no compiler, macOS) or built for another MLX
-    _cpu = None
-    _reason = "not built (was there a C++ compiler?)" if "cannot import name" in str(error) else str(error)
+_missing: str | None = None
+if TYPE_CHECKING:
+    from ingle.kernels import _cpu as cpu
 else:
-    _reason = ""
+    try:
+        from ingle.kernels import _cpu as cpu
+    except ImportError as error:  # not built (no compiler, macOS) or built for another MLX
+        cpu = None
+        _missing = str(error)
+        if "cannot import name" in _missing:
+            _missing = "not built (was there a C++ compiler?)"
 
 
 def available() -> bool:
-    return _cpu is not None
+    """Whether `cpu`, the extension itself, is there; its signatures are in `_cpu.pyi`."""
+    return _missing is None
 
 
 def describe() -> str:
     """For people: the instruction set and thread count, or why there is no extension."""
-    if _cpu is None:
-        return f"plain MLX: {_reason}"
-    return f"native {_cpu.isa()}, {_cpu.threads()} threads"
+    if _missing is not None:
+        return f"plain MLX: {_missing}"
+    return f"native {cpu.isa()}, {cpu.threads()} threads"
 
 
 def configure(*, threads: int | None = None, isa: str | None = None) -> None:
@@ -36,21 +41,15 @@ def configure(*, threads: int | None = None, isa: str | None = None) -> None:
     Raises:
         ConfigError: a thread count or instruction set that this machine does not have.
     """
-    if _cpu is None:
+    if not available():
         return
     if threads is None and hasattr(os, "sched_getaffinity"):
         threads = len(os.sched_getaffinity(0))
     if threads is not None:
         if not 1 <= threads <= 256:
             raise ConfigError(f"threads must be 1 to 256, got {threads}")
-        _cpu.set_threads(threads)
+        cpu.set_threads(threads)
     if isa is not None:
-        if isa not in _cpu.isas():
-            raise ConfigError(f"isa {isa!r} is not available here; available: {', '.join(_cpu.isas())}")
-        _cpu.set_isa(isa)
-
-
-def operations() -> ModuleType:
-    """The extension itself, for `ops`; its signatures are in `_cpu.pyi`."""
-    assert _cpu is not None
-    return _cpu
+        if isa not in cpu.isas():
+            raise ConfigError(f"isa {isa!r} is not available here; available: {', '.join(cpu.isas())}")
+        cpu.set_isa(isa)

@@ -85,7 +85,7 @@ def linear(x: mx.array, packed: PackedLinear, softcap: float | None = None) -> m
             x, w.codes, w.scales, w.biases, transpose=True, group_size=w.group_size, bits=w.bits
         )
     else:
-        return native.operations().linear(x, [w], [packed.bias], softcap=softcap or 0.0)
+        return native.cpu.linear(x, [w], [packed.bias], softcap=softcap or 0.0)
     out = out if packed.bias is None else out + packed.bias
     return out if softcap is None else softcap * mx.tanh(out / softcap)
 
@@ -94,7 +94,7 @@ def gated_linear(x: mx.array, gate: PackedLinear, up: PackedLinear, activation: 
     """activation(gate(x)) * up(x): [..., K] -> [..., N] in one pass over x."""
     if isinstance(gate.weight, Dense | Affine) or isinstance(up.weight, Dense | Affine):
         return gated(linear(x, gate), linear(x, up), activation)
-    return native.operations().gated_linear(x, gate.weight, up.weight, gate.bias, up.bias, activation)
+    return native.cpu.gated_linear(x, gate.weight, up.weight, gate.bias, up.bias, activation)
 
 
 def expert_linear(x: mx.array, experts: Sequence[PackedLinear], ends: mx.array) -> mx.array:
@@ -106,7 +106,7 @@ def expert_linear(x: mx.array, experts: Sequence[PackedLinear], ends: mx.array) 
     weights = [e.weight for e in experts]
     packed = [w for w in weights if not isinstance(w, Dense | Affine)]
     if len(packed) == len(weights):
-        return native.operations().expert_linear(x, packed, ends)
+        return native.cpu.expert_linear(x, packed, ends)
     rows = mx.arange(x.shape[0])[:, None]
     starts = mx.concatenate([mx.zeros((1,), mx.int32), ends[:-1]])
     out = mx.zeros((x.shape[0], linear(x[:1], experts[0]).shape[-1]), x.dtype)
@@ -125,7 +125,7 @@ def embed(ids: mx.array, packed: PackedLinear, scale: float = 1.0) -> mx.array:
         codes = Affine(w.codes[ids], w.scales[ids], w.biases[ids], w.bits, w.group_size)
         rows = dequantize(codes, packed.dtype)
     else:
-        return native.operations().embed(ids.astype(mx.int32), w, scale)
+        return native.cpu.embed(ids.astype(mx.int32), w, scale)
     # References round the factor to the dtype first.
     return rows if scale == 1.0 else rows * mx.array(scale, rows.dtype)
 
@@ -133,7 +133,7 @@ def embed(ids: mx.array, packed: PackedLinear, scale: float = 1.0) -> mx.array:
 def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
     if uses_native(x.dtype):
-        return native.operations().rms_norm(x, weight, eps)
+        return native.cpu.rms_norm(x, weight, eps)
     return mx.fast.rms_norm(x, weight, eps)
 
 
@@ -144,14 +144,14 @@ def rope(x: mx.array, offsets: Sequence[int], inv_freq: mx.array, scale: float =
     multiplied by `scale`. Angles are computed in float32, as the reference implementations do.
     """
     if uses_native(x.dtype):
-        return native.operations().rope(x, list(offsets), inv_freq, scale)
+        return native.cpu.rope(x, offsets, inv_freq, scale)
     return plain.rope(x, offsets, inv_freq, scale)
 
 
 def gated(gate: mx.array, up: mx.array, activation: Activation) -> mx.array:
     """activation(gate) * up. "gelu_tanh" is GELU's tanh form (Hendrycks and Gimpel, 2016)."""
     if uses_native(gate.dtype):
-        return native.operations().gate(gate, up, activation)
+        return native.cpu.gate(gate, up, activation)
     return plain.gate(gate, up, activation)
 
 
@@ -163,7 +163,7 @@ def append(view: KVView, keys: mx.array, values: mx.array) -> tuple[mx.array, mx
     """
     starts = [offset - base for offset, base in zip(view.offsets, view.bases, strict=True)]
     if uses_native(keys.dtype):
-        new_keys, new_values = native.operations().append(view.keys, view.values, keys, values, starts)
+        new_keys, new_values = native.cpu.append(view.keys, view.values, keys, values, starts)
         return new_keys, new_values
     return plain.write(view.keys, keys, starts), plain.write(view.values, values, starts)
 
@@ -197,9 +197,9 @@ def attention(
     then cap * tanh(score / cap). Query head h reads KV head h * kv_heads // heads.
     """
     if uses_native(queries.dtype):
-        bases, offsets = list(view.bases), list(view.offsets)
-        return native.operations().attention(
-            queries, view.keys, view.values, bases, offsets, ends, scale, window or 0, softcap or 0.0
+        keys, values, bases, offsets = view
+        return native.cpu.attention(
+            queries, keys, values, bases, offsets, ends, scale, window or 0, softcap or 0.0
         )
     return plain.attention(queries, view, ends, scale=scale, window=window, softcap=softcap)
 
@@ -223,7 +223,7 @@ def choose(logits: mx.array, choices: Sequence[Choice]) -> mx.array:
     generator at (key, token).
     """
     if uses_native(logits.dtype):
-        cpu = native.operations()
+        cpu = native.cpu
         draws = [cpu.Draw(c.temperature, c.top_k, c.top_p, c.min_p, *c.key) for c in choices]
         return cpu.sample(logits, draws)
     return plain.choose(

@@ -63,7 +63,7 @@ def pack_linear(weight: Weight, dtype: mx.Dtype, bias: mx.array | None = None) -
 
 
 def _pack_native(weight: Weight) -> Packed:
-    cpu = native.operations()
+    cpu = native.cpu
     if isinstance(weight, Affine):
         if weight.bits in _NATIVE_BITS and weight.group_size in _NATIVE_GROUPS:
             w = weight

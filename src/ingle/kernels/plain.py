@@ -95,9 +95,7 @@ def choose(
             [min_ps[r] for r in sampled],
         )
         vocab = logits.shape[-1]
-        noise = mx.stack(
-            [mx.random.gumbel((vocab,), key=mx.array(keys[r], mx.uint32)) for r in sampled]
-        )
+        noise = mx.stack([mx.random.gumbel((vocab,), key=mx.array(keys[r], mx.uint32)) for r in sampled])
         noisy = mx.argmax(mx.where(kept, scaled + noise, -mx.inf), axis=-1).astype(mx.int32)
         greedy = mx.put_along_axis(greedy, mx.array(sampled), noisy, axis=0)
     most = mx.max(logits, axis=-1)
