@@ -53,12 +53,12 @@ def measure(model: TextModel, repeats: int) -> dict[str, float]:
     for streams in (1, 4, 8):
         name = "decode_tok_s" if streams == 1 else f"decode_tok_s_{streams}"
         figures[name] = median(lambda streams=streams: meter.decode(streams, 128, 32), repeats)
-    figures["http_decode_tok_s"] = _http_rate(model, repeats)
+    figures["http_decode_tok_s"] = http_rate(model, repeats)
     figures["peak_rss_mb"] = peak_rss_mb()
     return {name: round(value, 2) for name, value in figures.items()}
 
 
-def _http_rate(model: TextModel, repeats: int) -> float:
+def http_rate(model: TextModel, repeats: int) -> float:
     """One stream of 128 tokens through the real server on loopback."""
     from ingle.server.app import create_app
     from ingle.server.run import Server
