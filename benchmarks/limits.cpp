@@ -41,7 +41,8 @@ constexpr long kRounds = 20'000'000;
 constexpr const char* kPeakOf = "bf16";
 double peak(int threads) {
   const double time = seconds(threads, [](int) {
-    __m512 sums[12] = {};
+    __m512 sums[12];  // all different, or the compiler keeps only one of them
+    for (int j = 0; j < 12; ++j) sums[j] = _mm512_set1_ps(static_cast<float>(j));
     const __m512bh a = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3f803f80)), b = a;
     for (long i = 0; i < kRounds; ++i)
       for (auto& s : sums) s = _mm512_dpbf16_ps(s, a, b);
@@ -55,7 +56,8 @@ double peak(int threads) {
 constexpr const char* kPeakOf = "float32";
 double peak(int threads) {
   const double time = seconds(threads, [](int) {
-    __m256 sums[12] = {};
+    __m256 sums[12];
+    for (int j = 0; j < 12; ++j) sums[j] = _mm256_set1_ps(static_cast<float>(j));
     const __m256 a = _mm256_set1_ps(0.5f), b = _mm256_set1_ps(0.25f);
     for (long i = 0; i < kRounds; ++i)
       for (auto& s : sums) s = _mm256_fmadd_ps(a, b, s);

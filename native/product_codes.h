@@ -28,8 +28,9 @@ inline void decode_at(const unsigned char* codes, int group, int at, Floats* out
   }
 }
 
-template <int BITS, int ROWS>
+template <int BITS, int ROWS, int BLOCKS>
 void codes_tile(const Weight& w, const Activations& in, const Patch& at) {
+  static_assert(BLOCKS == 1);
   const Groups groups(w, in);
   Floats total[ROWS][kParts] = {};
   const unsigned char* block = w.data + at.block * w.block_bytes;

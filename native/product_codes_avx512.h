@@ -49,94 +49,122 @@ inline __m512bh pair_of(const unsigned short* x) {
   return reinterpret_cast<__m512bh>(_mm512_set1_epi32(both));
 }
 
-template <int BITS, int ROWS>
+// The sums of one group: ROWS rows by BLOCKS blocks. Each pair of activations is loaded once for all blocks.
+template <int BITS, int ROWS, int BLOCKS>
 struct CodesGroup {
-  const unsigned char* codes;
+  const unsigned char* codes[BLOCKS];
   const unsigned short* x;
   long stride;
-  Floats part[ROWS];
+  Floats part[ROWS][BLOCKS];
 
-  inline void meet(__m512i pair, int at) {
-    for (int r = 0; r < ROWS; ++r)
-      part[r] = _mm512_dpbf16_ps(part[r], reinterpret_cast<__m512bh>(pair), pair_of(x + r * stride + at));
+  [[gnu::always_inline]] inline void meet(const __m512i (&pairs)[BLOCKS], int at) {
+    for (int r = 0; r < ROWS; ++r) {
+      const __m512bh in = pair_of(x + r * stride + at);
+      for (int b = 0; b < BLOCKS; ++b)
+        part[r][b] = _mm512_dpbf16_ps(part[r][b], reinterpret_cast<__m512bh>(pairs[b]), in);
+    }
   }
 
   // Asks for codes well before they are met, where few rows make memory the bound.
-  static inline void fetch_ahead(const unsigned char* p, int bytes) {
+  [[gnu::always_inline]] static inline void fetch_ahead(const unsigned char* p, int bytes) {
     if constexpr (ROWS <= 4)
       for (int i = 0; i < bytes; i += 64) _mm_prefetch(p + kAhead + i, _MM_HINT_T0);
   }
 
+  template <int PAIR>
+  [[gnu::always_inline]] inline void meet_codes(const Decoder<BITS>& decode, const __m512i (&words)[BLOCKS], const __m512i (&more)[BLOCKS],
+                         int at) {
+    __m512i pairs[BLOCKS];
+    for (int b = 0; b < BLOCKS; ++b) pairs[b] = decode.template look_up<PAIR>(words[b], more[b]);
+    meet(pairs, at + 2 * PAIR);
+  }
+
   // Inputs [at, at + 16) of the group.
-  inline void run(const Decoder<BITS>& decode, int group, int at) {
-    const unsigned char* low = codes + at * 8;
-    fetch_ahead(low, 128);
-    __m512i more{};
-    if constexpr (BITS == 5) {
-      more = _mm512_loadu_si512(codes + low_bytes(group) + (at / 32) * 64);
-      if (at & 16) more = _mm512_srli_epi16(more, 8);
+  [[gnu::always_inline]] inline void run(const Decoder<BITS>& decode, int group, int at) {
+    __m512i first[BLOCKS], second[BLOCKS], more[BLOCKS] = {};
+    for (int b = 0; b < BLOCKS; ++b) {
+      const unsigned char* low = codes[b] + at * 8;
+      fetch_ahead(low, 128);
+      first[b] = _mm512_loadu_si512(low);
+      second[b] = _mm512_loadu_si512(low + 64);
+      const unsigned char* high = codes[b] + low_bytes(group);
+      if constexpr (BITS == 5) {
+        more[b] = _mm512_loadu_si512(high + (at / 32) * 64);
+        if (at & 16) more[b] = _mm512_srli_epi16(more[b], 8);
+      }
+      if constexpr (BITS == 6) more[b] = _mm512_loadu_si512(high + (at / 16) * 64);
     }
-    if constexpr (BITS == 6) more = _mm512_loadu_si512(codes + low_bytes(group) + (at / 16) * 64);
-    const __m512i first = _mm512_loadu_si512(low), second = _mm512_loadu_si512(low + 64);
-    meet(decode.template look_up<0>(first, more), at);
-    meet(decode.template look_up<1>(first, more), at + 2);
-    meet(decode.template look_up<2>(first, more), at + 4);
-    meet(decode.template look_up<3>(first, more), at + 6);
-    meet(decode.template look_up<4>(second, more), at + 8);
-    meet(decode.template look_up<5>(second, more), at + 10);
-    meet(decode.template look_up<6>(second, more), at + 12);
-    meet(decode.template look_up<7>(second, more), at + 14);
+    meet_codes<0>(decode, first, more, at);
+    meet_codes<1>(decode, first, more, at);
+    meet_codes<2>(decode, first, more, at);
+    meet_codes<3>(decode, first, more, at);
+    meet_codes<4>(decode, second, more, at);
+    meet_codes<5>(decode, second, more, at);
+    meet_codes<6>(decode, second, more, at);
+    meet_codes<7>(decode, second, more, at);
   }
 
   // The same for signed bytes.
-  inline void run_bytes(int at) {
-    const unsigned char* p = codes + at * 16;
-    fetch_ahead(p, 256);
-    for (int pair = 0; pair < 8; ++pair, p += 32) {
-      const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(p)));
-      const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(p + 16)));
-      meet(reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)), at + 2 * pair);
+  [[gnu::always_inline]] inline void run_bytes(int at) {
+    for (int b = 0; b < BLOCKS; ++b) fetch_ahead(codes[b] + at * 16, 256);
+    for (int pair = 0; pair < 8; ++pair) {
+      __m512i pairs[BLOCKS];
+      for (int b = 0; b < BLOCKS; ++b) {
+        const unsigned char* p = codes[b] + at * 16 + pair * 32;
+        const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(p)));
+        const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(p + 16)));
+        pairs[b] = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+      }
+      meet(pairs, at + 2 * pair);
     }
   }
 };
 
-template <int BITS, int ROWS, bool SHIFTED, bool WIDE>
+template <int BITS, int ROWS, int BLOCKS, bool SHIFTED, bool WIDE>
 void codes_tile_of(const Weight& w, const Activations& in, const Patch& at) {
+  constexpr int kTableBits = BITS == 8 ? 4 : BITS;  // bytes need no table
   const Groups groups(w, in);
-  const Decoder<BITS == 8 ? 4 : BITS> decode(w.zero);
-  CodesGroup<BITS == 8 ? 4 : BITS, ROWS> group;
+  const Decoder<kTableBits> decode(w.zero);
+  CodesGroup<kTableBits, ROWS, BLOCKS> group;
   group.stride = in.k;
-  Floats total[ROWS] = {};
+  Floats total[ROWS][BLOCKS] = {};
   const unsigned char* block = w.data + at.block * w.block_bytes;
   const float* sums = groups.sums + static_cast<long>(at.row) * groups.count;
   group.x = in.halves + static_cast<long>(at.row) * in.k;
   for (int g = 0; g < groups.count; ++g, block += groups.bytes, group.x += groups.size) {
-    group.codes = block + groups.header;
-    for (int r = 0; r < ROWS; ++r) group.part[r] = Floats{};
+    for (int b = 0; b < BLOCKS; ++b) {
+      group.codes[b] = block + b * w.block_bytes + groups.header;
+      for (int r = 0; r < ROWS; ++r) group.part[r][b] = Floats{};
+    }
     for (int k = 0; k < groups.size; k += 16)
       if constexpr (BITS == 8)
         group.run_bytes(k);
       else
         group.run(decode, groups.size, k);
-    Floats scale, bias;
-    load_scales<WIDE>(block, &scale);
-    if constexpr (SHIFTED) {
-      load_scales<WIDE>(block + groups.scale_bytes, &bias);
-      if constexpr (BITS == 8) bias = fma(scale, all(128.0f), bias);
-    }
-    for (int r = 0; r < ROWS; ++r) {
-      total[r] = fma(group.part[r], scale, total[r]);
-      if constexpr (SHIFTED) total[r] = fma(bias, all(sums[static_cast<long>(r) * groups.count + g]), total[r]);
+    for (int b = 0; b < BLOCKS; ++b) {
+      Floats scale, bias;
+      load_scales<WIDE>(block + b * w.block_bytes, &scale);
+      if constexpr (SHIFTED) {
+        load_scales<WIDE>(block + b * w.block_bytes + groups.scale_bytes, &bias);
+        if constexpr (BITS == 8) bias = fma(scale, all(128.0f), bias);
+      }
+      for (int r = 0; r < ROWS; ++r) {
+        total[r][b] = fma(group.part[r][b], scale, total[r][b]);
+        if constexpr (SHIFTED)
+          total[r][b] = fma(bias, all(sums[static_cast<long>(r) * groups.count + g]), total[r][b]);
+      }
     }
   }
-  for (int r = 0; r < ROWS; ++r) store_lanes(at.out + r * at.stride, &total[r], w.n - at.block * kLanes);
+  for (int r = 0; r < ROWS; ++r)
+    for (int b = 0; b < BLOCKS; ++b)
+      store_lanes(at.out + r * at.stride + b * kLanes, &total[r][b], w.n - (at.block + b) * kLanes);
 }
 
-template <int BITS, int ROWS>
+template <int BITS, int ROWS, int BLOCKS>
 void codes_tile(const Weight& w, const Activations& in, const Patch& at) {
   if (w.shifted)
-    return w.wide ? codes_tile_of<BITS, ROWS, true, true>(w, in, at)
-                  : codes_tile_of<BITS, ROWS, true, false>(w, in, at);
-  return w.wide ? codes_tile_of<BITS, ROWS, false, true>(w, in, at)
-                : codes_tile_of<BITS, ROWS, false, false>(w, in, at);
+    return w.wide ? codes_tile_of<BITS, ROWS, BLOCKS, true, true>(w, in, at)
+                  : codes_tile_of<BITS, ROWS, BLOCKS, true, false>(w, in, at);
+  return w.wide ? codes_tile_of<BITS, ROWS, BLOCKS, false, true>(w, in, at)
+                : codes_tile_of<BITS, ROWS, BLOCKS, false, false>(w, in, at);
 }
