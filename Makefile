@@ -5,7 +5,7 @@ BIN := .venv/bin
 SOURCES := pyproject.toml requirements.lock CMakeLists.txt $(wildcard native/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve chat bench test lint types layers check lock clean
+.PHONY: help setup demo serve chat bench test lint types layers sanitize check lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,14 @@ types: setup ## pyright, strict for src
 
 layers: setup ## import-linter
 	$(BIN)/lint-imports
+
+sanitize: setup ## the kernel tests with the address and undefined-behaviour sanitizers
+	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=Release \
+	  -DINGLE_SANITIZE=ON -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python >/dev/null
+	$(BIN)/cmake --build build/sanitize
+	INGLE_TEST_EXTENSION=$$(echo build/sanitize/_cpu*.so) ASAN_OPTIONS=detect_leaks=0 \
+	  LD_PRELOAD="$$($${CXX:-g++} -print-file-name=libasan.so) $$($${CXX:-g++} -print-file-name=libubsan.so)" \
+	  $(BIN)/python -m pytest tests/kernels/test_native.py tests/contract -m "not model" --deselect tests/kernels/test_native.py::test_offsets_past_four_gibibytes
 
 check: lint types layers test ## all of these
 

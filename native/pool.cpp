@@ -20,7 +20,7 @@
 namespace ingle {
 namespace {
 
-constexpr auto kSpin = std::chrono::microseconds(20), kYield = std::chrono::microseconds(400);
+constexpr auto kSpin = std::chrono::microseconds(20), kYield = std::chrono::microseconds(1500);
 
 constexpr int kPatience = 2048;          // pauses before a waiting thread gives way: some 20 us
 constexpr long kWorthSharing = 1 << 15;  // elements: some ten microseconds of work

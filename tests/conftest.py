@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,16 @@ from hypothesis import settings
 settings.register_profile("default", deadline=None, max_examples=50)
 settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+if extension := os.environ.get("INGLE_TEST_EXTENSION"):  # another build of it: with sanitizers
+    import mlx.core  # noqa: F401 # pyright: ignore[reportUnusedImport]
+
+    loader = importlib.machinery.ExtensionFileLoader("ingle.kernels._cpu", extension)
+    spec = importlib.util.spec_from_loader("ingle.kernels._cpu", loader)
+    assert spec is not None
+    sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    loader.exec_module(sys.modules[spec.name])
 
 
 @pytest.fixture(scope="session")
