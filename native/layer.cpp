@@ -12,13 +12,7 @@ struct Angles {
   int half;
 };
 
-// Memory for the phases of a run, enough for its largest layer.
-struct Scratch {
-  Prepared hidden, mixed, inner;
-  float *qkv, *branch, *gated;
-  std::map<const Rope*, Angles> angles;
-};
-
+// One pass of a step through some layers. Its memory is enough for the largest of them.
 class Run {
  public:
   Run(const std::vector<std::shared_ptr<const Layer>>& layers, const Step& step, float* hidden, int size)
@@ -36,31 +30,27 @@ class Run {
   }
 
   void take(Arena& arena) {
+    int widest = 0;
     for (const auto& layer : layers_) {
       const AttentionShape& a = layer->attention;
-      inner_ = std::max(inner_, layer->gate.n());
-      mixed_ = std::max(mixed_, a.heads * a.dim);
-      qkv_ = std::max(qkv_, (a.heads + 2 * a.kv_heads) * a.dim);
-      Angles& table = s_.angles[layer->rope.get()];
+      widest = std::max(widest, (a.heads + 2 * a.kv_heads) * a.dim);
+      Angles& table = angles_[layer->rope.get()];
       if (!table.cos) {
         table.half = a.dim / 2;
         table.cos = arena.take<float>(static_cast<long>(tokens_) * table.half);
         table.sin = arena.take<float>(static_cast<long>(tokens_) * table.half);
       }
     }
-    s_.hidden = Prepared(arena, tokens_, size_);
-    s_.qkv = arena.take<float>(static_cast<long>(tokens_) * qkv_);
-    s_.branch = arena.take<float>(static_cast<long>(tokens_) * size_);
-    s_.gated = arena.take<float>(static_cast<long>(tokens_) * inner_);
-    // Prepared memory is laid out by its width: one for each width that occurs.
-    for (const auto& layer : layers_) {
-      prepared(arena, layer->attention.heads * layer->attention.dim);
-      prepared(arena, layer->gate.n());
-    }
+    normed_ = Prepared(arena, tokens_, size_);
+    qkv_ = arena.take<float>(static_cast<long>(tokens_) * widest);
+    branch_ = arena.take<float>(static_cast<long>(tokens_) * size_);
+    for (const auto& layer : layers_)  // prepared memory is laid out by its width
+      for (const int width : {layer->attention.heads * layer->attention.dim, layer->gate.n()})
+        if (auto [it, fresh] = by_width_.try_emplace(width); fresh) it->second = Prepared(arena, tokens_, width);
   }
 
   void run(Team& team) {
-    for (const auto& [rope, table] : s_.angles)
+    for (const auto& [rope, table] : angles_)
       each_row(team, tokens_, [&](int t) {
         angles(position(t), rope->inv_freq.data(), table.half, rope->scale,
                table.cos + static_cast<long>(t) * table.half, table.sin + static_cast<long>(t) * table.half);
@@ -78,28 +68,22 @@ class Run {
     return step_.offsets[row] + token - rows_[row].token;
   }
 
-  Prepared& prepared(Arena& arena, int width) {
-    auto [it, fresh] = by_width_.try_emplace(width);
-    if (fresh) it->second = Prepared(arena, tokens_, width);
-    return it->second;
-  }
-
   float* hidden(int t) { return hidden_ + static_cast<long>(t) * size_; }
-  float* branch(int t) { return s_.branch + static_cast<long>(t) * size_; }
+  float* branch(int t) { return branch_ + static_cast<long>(t) * size_; }
 
   void run_layer(Team& team, const Layer& layer, size_t index) {
     const AttentionShape& shape = layer.attention;
     const int heads = shape.heads, kv_heads = shape.kv_heads, dim = shape.dim;
     const int width = (heads + 2 * kv_heads) * dim;
-    each_row(team, tokens_, [&](int t) { norm_into(s_.hidden, t, hidden(t), layer.input_norm, layer.eps); });
-    products(team, k_, layer.qkv, s_.hidden.activations(), tokens_, s_.qkv, width, [](int, int, int, float*) {});
+    each_row(team, tokens_, [&](int t) { norm_into(normed_, t, hidden(t), layer.input_norm, layer.eps); });
+    products(team, k_, layer.qkv, normed_.activations(), tokens_, qkv_, width, [](int, int, int, float*) {});
 
-    const Angles& table = s_.angles.at(layer.rope.get());
+    const Angles& table = angles_.at(layer.rope.get());
     each_row(team, tokens_ * (heads + kv_heads), [&](int i) {
       const int t = i / (heads + kv_heads), h = i % (heads + kv_heads);
       const float* cos = table.cos + static_cast<long>(t) * table.half;
       const float* sin = table.sin + static_cast<long>(t) * table.half;
-      float* x = s_.qkv + static_cast<long>(t) * width + h * dim;  // q heads, then k heads
+      float* x = qkv_ + static_cast<long>(t) * width + h * dim;  // q heads, then k heads
       const Vector& factor = h < heads ? layer.q_norm : layer.k_norm;
       if (!factor.empty()) k_.rms_norm(x, factor.data(), layer.eps, dim, x);
       k_.rotate(x, cos, sin, dim, x);
@@ -115,17 +99,18 @@ class Run {
     const auto parts = attention_parts(sequences, shape, team.size());
     team.parts(static_cast<int>(parts.size()), [&](int i) {
       const RowPlace& place = rows_[parts[i].sequence];
-      attend(k_, parts[i], sequences[parts[i].sequence], shape, step_.stores[index][place.group], nullptr, s_.qkv + static_cast<long>(place.token) * width, width, dim, mixed.row(place.token), heads * dim, dim);
+      attend(k_, parts[i], sequences[parts[i].sequence], shape, step_.stores[index][place.group], nullptr,
+             qkv_ + static_cast<long>(place.token) * width, width, dim, mixed.row(place.token), heads * dim, dim);
     });
     each_row(team, tokens_, [&](int t) { mixed.set_row(k_, t, mixed.row(t)); });
     add_branch(team, layer, layer.o, mixed.activations(), layer.mixed_norm);
 
     each_row(team, tokens_, [&](int t) {
       finish_branch(layer, layer.mixed_norm, t);
-      norm_into(s_.hidden, t, hidden(t), layer.mlp_norm, layer.eps);
+      norm_into(normed_, t, hidden(t), layer.mlp_norm, layer.eps);
     });
     Prepared& inner = by_width_.at(layer.gate.n());
-    gated_products(team, k_, layer.gate, layer.up, layer.activation, s_.hidden.activations(), tokens_, inner.row(0));
+    gated_products(team, k_, layer.gate, layer.up, layer.activation, normed_.activations(), tokens_, inner.row(0));
     each_row(team, tokens_, [&](int t) { inner.set_row(k_, t, inner.row(t)); });
     add_branch(team, layer, layer.down, inner.activations(), layer.output_norm);
     if (!layer.output_norm.empty())
@@ -139,7 +124,7 @@ class Run {
 
   // The branch's last product: added to hidden at once, or, where a norm follows, left for finish_branch.
   void add_branch(Team& team, const Layer& layer, const Linear& linear, const Activations& in, const Vector& norm) {
-    products(team, k_, {linear}, in, tokens_, s_.branch, size_, [&](int row, int column, int count, float* y) {
+    products(team, k_, {linear}, in, tokens_, branch_, size_, [&](int row, int column, int count, float* y) {
       float* x = hidden(row) + column;
       if (norm.empty()) k_.add(x, y, layer.residual_scale, count, x);
     });
@@ -163,11 +148,13 @@ class Run {
   const Step& step_;
   float* hidden_;
   const int size_;
-  int tokens_ = 0, inner_ = 0, mixed_ = 0, qkv_ = 0;
+  int tokens_ = 0;
   std::vector<RowPlace> rows_;
   std::vector<int> token_row_;
-  std::map<int, Prepared> by_width_;
-  Scratch s_{};
+  Prepared normed_;                  // inputs of q, k, v and of gate, up
+  std::map<int, Prepared> by_width_; // inputs of o and of down
+  float *qkv_ = nullptr, *branch_ = nullptr;
+  std::map<const Rope*, Angles> angles_;
 };
 
 }  // namespace

@@ -1,111 +1,15 @@
+// The single operations.
+
 #include "primitives.h"
 
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <stdexcept>
 
-#include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
-#include "mlx/primitives.h"
+#include "call.h"
 
 namespace ingle {
 namespace {
-
-using Pointers = std::vector<char*>;  // inputs, then outputs
-
-std::string text(const mx::Shape& shape) {
-  std::string out = "[";
-  for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
-  return out + "]";
-}
-
-void require(bool ok, const std::string& message) {
-  if (!ok) throw std::invalid_argument(message);
-}
-
-void require_type(const mx::array& a, mx::Dtype type, const std::string& name) {
-  require(a.dtype() == type, name + " has the wrong dtype");
-}
-
-mx::Stream cpu() { return mx::to_stream(mx::Device(mx::Device::cpu)); }
-
-mx::array row_major(const mx::array& a) { return mx::contiguous(a, false, cpu()); }
-
-// One operation. Some outputs take the place of stores: evaluated arrays that the operation holds itself,
-// not as inputs of the graph (siblings would share those, and nothing could tell when they are the last).
-// Where nobody else holds a store its memory is written in place, else its copy.
-class Call : public mx::Primitive {
- public:
-  using Body = std::function<void(const Pointers&)>;
-
-  // The last outputs are the stores, in their order.
-  Call(const char* name, Body body, std::vector<mx::array> stores = {})
-      : Primitive(cpu()), name_(name), body_(std::move(body)), stores_(std::move(stores)) {}
-
-  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-    auto& encoder = mx::cpu::get_command_encoder(stream());
-    Pointers pointers;
-    std::vector<std::pair<mx::array, char*>> copies;  // from, to
-    const size_t fresh = outputs.size() - stores_.size();
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (i >= fresh && stores_[i - fresh].is_donatable()) {
-        outputs[i].copy_shared_buffer(stores_[i - fresh]);
-        continue;
-      }
-      outputs[i].set_data(mx::allocator::malloc(outputs[i].nbytes()));
-      if (i >= fresh) copies.emplace_back(stores_[i - fresh], outputs[i].data<char>());
-    }
-    stores_.clear();
-    for (const auto& input : inputs) {
-      encoder.set_input_array(input);
-      pointers.push_back(const_cast<char*>(input.data<char>()));
-    }
-    for (auto& output : outputs) {
-      encoder.set_output_array(output);
-      pointers.push_back(output.data<char>());
-    }
-    encoder.dispatch([body = body_, pointers = std::move(pointers), copies = std::move(copies)] {
-      for (const auto& [from, to] : copies) std::memcpy(to, from.data<char>(), from.nbytes());
-      body(pointers);
-    });
-  }
-
-  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
-    throw std::runtime_error(std::string(name_) + " runs on the CPU only");
-  }
-
-  const char* name() const override { return name_; }
-
- private:
-  const char* name_;
-  Body body_;
-  std::vector<mx::array> stores_;
-};
-
-mx::array call(const char* name, mx::Shape shape, mx::Dtype type, std::vector<mx::array> inputs, Call::Body body) {
-  return mx::array(std::move(shape), type, std::make_shared<Call>(name, std::move(body)),
-                   std::move(inputs));
-}
-
-template <class T>
-T* as(char* p) {
-  return reinterpret_cast<T*>(p);
-}
-
-Gate gate_named(const std::string& name) {
-  if (name == "silu") return Gate::silu;
-  require(name == "gelu_tanh", "activation '" + name + "' is not known; known: silu, gelu_tanh");
-  return Gate::gelu_tanh;
-}
-
-// Inputs [.., k] of a product, as rows.
-int rows_of(const mx::array& x, int k, const std::string& name) {
-  require_type(x, mx::float32, name + ": x");
-  require(x.ndim() >= 1 && x.shape(-1) == k,
-          name + ": x " + text(x.shape()) + " does not fit a weight of " + std::to_string(k) + " inputs");
-  return static_cast<int>(x.size() / k);
-}
 
 // Biases join a call's inputs; returns each one's place among them, or -1.
 std::vector<int> add_biases(const Biases& biases, const Weights& weights, std::vector<mx::array>& inputs) {
@@ -139,33 +43,6 @@ void with_prepared(const float* x, int rows, int k, const std::function<void(Tea
                });
 }
 
-mx::array evaluated(mx::array a) {
-  a.eval();
-  return a;
-}
-
-Stores stores_of(const mx::array& keys) {
-  return {nullptr, nullptr, keys.shape(1), keys.shape(2), keys.shape(3), keys.dtype() == mx::bfloat16};
-}
-
-void require_store(const mx::array& keys, const mx::array& values, int rows, const std::string& name) {
-  require(keys.ndim() == 4 && keys.shape() == values.shape() && keys.dtype() == values.dtype() &&
-              keys.shape(0) == rows && keys.shape(2) % kBlock == 0 && (keys.dtype() == mx::float32 || keys.dtype() == mx::bfloat16),
-          name + ": keys " + text(keys.shape()) + " and values " + text(values.shape()) +
-              " must both be float32 or bfloat16 [" + std::to_string(rows) + ", heads, columns (a multiple of 16), dim]");
-}
-
-// Stores as `Call` wants them: with memory of their own, row-major.
-std::vector<mx::array> settled(std::vector<mx::array> stores) {
-  std::vector<mx::array> waiting;
-  for (const auto& store : stores)
-    if (!store.is_available()) waiting.push_back(store);
-  if (!waiting.empty()) mx::eval(waiting);
-  for (auto& store : stores)
-    if (!store.flags().row_contiguous) store = evaluated(row_major(store));
-  return stores;
-}
-
 }  // namespace
 
 std::shared_ptr<Packed> pack_codes(const mx::array& codes, const mx::array& scales, const mx::array& biases, int bits,
@@ -182,7 +59,7 @@ std::shared_ptr<Packed> pack_codes(const mx::array& codes, const mx::array& scal
   require(scales.shape() == wanted && biases.shape() == wanted,
           "scales " + text(scales.shape()) + " and biases " + text(biases.shape()) + " do not fit codes " +
               text(codes.shape()) + " in groups of " + std::to_string(group));
-  auto floats = [](const mx::array& a) { return evaluated(row_major(mx::astype(a, mx::float32, cpu()))); };
+  auto floats = [](const mx::array& a) { return evaluated(row_major(mx::astype(a, mx::float32, mx::Device(mx::Device::cpu)))); };
   const mx::array c = evaluated(row_major(codes)), s = floats(scales), b = floats(biases);
   return Packed::codes(c.data<uint32_t>(), s.data<float>(), b.data<float>(), n, static_cast<int>(k), bits, group);
 }
@@ -445,123 +322,6 @@ mx::array sample(const mx::array& logits, const std::vector<Draw>& draws) {
       });
     }, static_cast<long>(rows) * vocab);
   });
-}
-
-std::shared_ptr<const Rope> make_rope(const mx::array& inv_freq, float scale) {
-  require(inv_freq.ndim() == 1 && inv_freq.dtype() == mx::float32, "rope: inv_freq must be float32 [dim / 2]");
-  const mx::array values = evaluated(row_major(inv_freq));
-  auto rope = std::make_shared<Rope>();
-  rope->inv_freq.assign(values.data<float>(), values.data<float>() + values.size());
-  rope->scale = scale;
-  return rope;
-}
-
-std::shared_ptr<BoundLayer> make_layer(const LayerParts& p) {
-  auto bound = std::make_shared<BoundLayer>();
-  auto layer = std::make_shared<Layer>();
-  auto vector = [](const MaybeArray& a, int size, const char* name) {
-    if (!a) return Vector{};
-    require(a->shape() == mx::Shape{size} && a->dtype() == mx::float32,
-            std::string(name) + " is " + text(a->shape()) + ", expected float32 [" + std::to_string(size) + "]");
-    const mx::array values = evaluated(row_major(*a));
-    return Vector(values.data<float>(), values.data<float>() + size);
-  };
-  auto lines = [&](const Weights& weights, const Biases& biases) {
-    require(weights.size() == biases.size(), "one bias or None for each weight");
-    std::vector<Linear> out;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      const float* bias = nullptr;
-      if (biases[i]) {
-        require(biases[i]->shape() == mx::Shape{weights[i]->weight().n} && biases[i]->dtype() == mx::float32,
-                "a bias does not fit its weight");
-        bound->held.push_back(evaluated(row_major(*biases[i])));
-        bias = bound->held.back().data<float>();
-      }
-      out.push_back({weights[i], bias});
-    }
-    return out;
-  };
-  require(p.qkv.size() == 3 && p.o_gate_up_down.size() == 4, "a layer has q, k, v and o, gate, up, down");
-  layer->qkv = lines(p.qkv, p.qkv_bias);
-  const auto rest = lines(p.o_gate_up_down, p.o_gate_up_down_bias);
-  layer->o = rest[0], layer->gate = rest[1], layer->up = rest[2], layer->down = rest[3];
-  const int size = layer->o.n(), q = p.heads * p.head_dim, kv = p.kv_heads * p.head_dim;
-  require(p.kv_heads > 0 && p.heads % p.kv_heads == 0 && p.head_dim % 2 == 0, "heads do not divide into groups");
-  require(layer->qkv[0].n() == q && layer->qkv[1].n() == kv && layer->qkv[2].n() == kv && layer->qkv[0].k() == size &&
-              layer->qkv[1].k() == size && layer->qkv[2].k() == size && layer->o.k() == q && layer->gate.k() == size &&
-              layer->up.k() == size && layer->up.n() == layer->gate.n() && layer->down.k() == layer->gate.n() &&
-              layer->down.n() == size && 2 * p.rope->inv_freq.size() == static_cast<size_t>(p.head_dim),
-          "the layer's weights do not fit each other");
-  layer->input_norm = vector(p.input_norm, size, "input_norm");
-  layer->mlp_norm = vector(p.mlp_norm, size, "mlp_norm");
-  layer->mixed_norm = vector(p.mixed_norm, size, "mixed_norm");
-  layer->output_norm = vector(p.output_norm, size, "output_norm");
-  layer->q_norm = vector(p.q_norm, p.head_dim, "q_norm");
-  layer->k_norm = vector(p.k_norm, p.head_dim, "k_norm");
-  layer->eps = p.eps;
-  layer->rope = p.rope;
-  layer->attention = {p.heads, p.kv_heads, p.head_dim, p.scale, p.softcap, p.window};
-  layer->activation = gate_named(p.activation);
-  layer->residual_scale = p.residual_scale;
-  bound->layer = std::move(layer);
-  return bound;
-}
-
-std::vector<mx::array> decoder_layers(const std::vector<std::shared_ptr<BoundLayer>>& layers, const mx::array& hidden,
-                                      const std::vector<mx::array>& stores,
-                                      const std::vector<std::pair<int, int>>& groups, const std::vector<int>& offsets,
-                                      const std::vector<std::vector<int>>& bases) {
-  require(!layers.empty(), "decoder_layers: no layers");
-  const int size = layers[0]->layer->o.n(), tokens = rows_of(hidden, size, "decoder_layers");
-  require(stores.size() == layers.size() * groups.size() * 2 && bases.size() == layers.size(),
-          "decoder_layers: keys and values of each group for each layer");
-  auto step = std::make_shared<Step>();
-  step->offsets = offsets;
-  step->bases = bases;
-  int total = 0;
-  size_t rows = 0;
-  for (const auto& [count, length] : groups) {
-    require(count >= 0 && length >= 0, "decoder_layers: negative group");
-    step->groups.push_back({count, length});
-    total += count * length;
-    rows += count;
-  }
-  require(total == tokens && offsets.size() == rows, "decoder_layers: groups do not add up to " + std::to_string(tokens) + " tokens");
-  std::vector<mx::Shape> shapes{hidden.shape()};
-  std::vector<mx::Dtype> types{mx::float32};
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const AttentionShape& a = layers[i]->layer->attention;
-    require(layers[i]->layer->o.n() == size && bases[i].size() == rows, "decoder_layers: layers of different sizes");
-    step->stores.emplace_back();
-    size_t row = 0;
-    for (size_t g = 0; g < groups.size(); ++g) {
-      const mx::array &keys = stores[(i * groups.size() + g) * 2], &values = stores[(i * groups.size() + g) * 2 + 1];
-      require_store(keys, values, groups[g].first, "decoder_layers");
-      require(keys.shape(1) == a.kv_heads && keys.shape(3) == a.dim, "decoder_layers: keys " + text(keys.shape()) + " do not fit the layer");
-      for (int r = 0; r < groups[g].first; ++r, ++row)
-        require(bases[i][row] >= 0 && bases[i][row] % kKeyBlock == 0 && offsets[row] >= bases[i][row] &&
-                    offsets[row] - bases[i][row] + groups[g].second <= keys.shape(2),
-                "decoder_layers: " + std::to_string(groups[g].second) + " tokens at position " + std::to_string(offsets[row]) +
-                    " do not fit " + std::to_string(keys.shape(2)) + " columns from " + std::to_string(bases[i][row]));
-      step->stores.back().push_back(stores_of(keys));
-      for (const mx::array* a : {&keys, &values}) {
-        shapes.push_back(a->shape());
-        types.push_back(a->dtype());
-      }
-    }
-  }
-  auto body = [layers, step, size, tokens](const Pointers& at) {  // at: hidden in, hidden out, stores
-    Step bound = *step;
-    size_t next = 2;
-    for (auto& layer : bound.stores)
-      for (auto& group : layer) group.keys = at[next], group.values = at[next + 1], next += 2;
-    std::vector<std::shared_ptr<const Layer>> run;
-    for (const auto& layer : layers) run.push_back(layer->layer);
-    std::memcpy(at[1], at[0], static_cast<size_t>(tokens) * size * sizeof(float));
-    if (tokens > 0) run_layers(run, bound, as<float>(at[1]), size);
-  };
-  return mx::array::make_arrays(std::move(shapes), types,
-                                std::make_shared<Call>("IngleDecoderLayers", body, settled(stores)), {row_major(hidden)});
 }
 
 }  // namespace ingle

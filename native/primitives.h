@@ -1,4 +1,4 @@
-// Ingle's CPU operations as lazy MLX arrays: one custom primitive that checks, allocates and dispatches.
+// Ingle's CPU operations as lazy MLX arrays.
 #pragma once
 
 #include <memory>

@@ -1,0 +1,127 @@
+// Whole decoder layers as one operation.
+
+#include <cstring>
+
+#include "call.h"
+#include "primitives.h"
+
+namespace ingle {
+
+std::shared_ptr<const Rope> make_rope(const mx::array& inv_freq, float scale) {
+  require(inv_freq.ndim() == 1 && inv_freq.dtype() == mx::float32, "rope: inv_freq must be float32 [dim / 2]");
+  const mx::array values = evaluated(row_major(inv_freq));
+  auto rope = std::make_shared<Rope>();
+  rope->inv_freq.assign(values.data<float>(), values.data<float>() + values.size());
+  rope->scale = scale;
+  return rope;
+}
+
+std::shared_ptr<BoundLayer> make_layer(const LayerParts& p) {
+  auto bound = std::make_shared<BoundLayer>();
+  auto layer = std::make_shared<Layer>();
+  auto vector = [](const MaybeArray& a, int size, const char* name) {
+    if (!a) return Vector{};
+    require(a->shape() == mx::Shape{size} && a->dtype() == mx::float32,
+            std::string(name) + " is " + text(a->shape()) + ", expected float32 [" + std::to_string(size) + "]");
+    const mx::array values = evaluated(row_major(*a));
+    return Vector(values.data<float>(), values.data<float>() + size);
+  };
+  auto lines = [&](const Weights& weights, const Biases& biases) {
+    require(weights.size() == biases.size(), "one bias or None for each weight");
+    std::vector<Linear> out;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const float* bias = nullptr;
+      if (biases[i]) {
+        require(biases[i]->shape() == mx::Shape{weights[i]->weight().n} && biases[i]->dtype() == mx::float32,
+                "a bias does not fit its weight");
+        bound->held.push_back(evaluated(row_major(*biases[i])));
+        bias = bound->held.back().data<float>();
+      }
+      out.push_back({weights[i], bias});
+    }
+    return out;
+  };
+  require(p.qkv.size() == 3 && p.o_gate_up_down.size() == 4, "a layer has q, k, v and o, gate, up, down");
+  layer->qkv = lines(p.qkv, p.qkv_bias);
+  const auto rest = lines(p.o_gate_up_down, p.o_gate_up_down_bias);
+  layer->o = rest[0], layer->gate = rest[1], layer->up = rest[2], layer->down = rest[3];
+  const int size = layer->o.n(), q = p.heads * p.head_dim, kv = p.kv_heads * p.head_dim;
+  require(p.kv_heads > 0 && p.heads % p.kv_heads == 0 && p.head_dim % 2 == 0, "heads do not divide into groups");
+  require(layer->qkv[0].n() == q && layer->qkv[1].n() == kv && layer->qkv[2].n() == kv && layer->qkv[0].k() == size &&
+              layer->qkv[1].k() == size && layer->qkv[2].k() == size && layer->o.k() == q && layer->gate.k() == size &&
+              layer->up.k() == size && layer->up.n() == layer->gate.n() && layer->down.k() == layer->gate.n() &&
+              layer->down.n() == size && 2 * p.rope->inv_freq.size() == static_cast<size_t>(p.head_dim),
+          "the layer's weights do not fit each other");
+  layer->input_norm = vector(p.input_norm, size, "input_norm");
+  layer->mlp_norm = vector(p.mlp_norm, size, "mlp_norm");
+  layer->mixed_norm = vector(p.mixed_norm, size, "mixed_norm");
+  layer->output_norm = vector(p.output_norm, size, "output_norm");
+  layer->q_norm = vector(p.q_norm, p.head_dim, "q_norm");
+  layer->k_norm = vector(p.k_norm, p.head_dim, "k_norm");
+  layer->eps = p.eps;
+  layer->rope = p.rope;
+  layer->attention = {p.heads, p.kv_heads, p.head_dim, p.scale, p.softcap, p.window};
+  layer->activation = gate_named(p.activation);
+  layer->residual_scale = p.residual_scale;
+  bound->layer = std::move(layer);
+  return bound;
+}
+
+std::vector<mx::array> decoder_layers(const std::vector<std::shared_ptr<BoundLayer>>& layers, const mx::array& hidden,
+                                      const std::vector<mx::array>& stores,
+                                      const std::vector<std::pair<int, int>>& groups, const std::vector<int>& offsets,
+                                      const std::vector<std::vector<int>>& bases) {
+  require(!layers.empty(), "decoder_layers: no layers");
+  const int size = layers[0]->layer->o.n(), tokens = rows_of(hidden, size, "decoder_layers");
+  require(stores.size() == layers.size() * groups.size() * 2 && bases.size() == layers.size(),
+          "decoder_layers: keys and values of each group for each layer");
+  auto step = std::make_shared<Step>();
+  step->offsets = offsets;
+  step->bases = bases;
+  int total = 0;
+  size_t rows = 0;
+  for (const auto& [count, length] : groups) {
+    require(count >= 0 && length >= 0, "decoder_layers: negative group");
+    step->groups.push_back({count, length});
+    total += count * length;
+    rows += count;
+  }
+  require(total == tokens && offsets.size() == rows, "decoder_layers: groups do not add up to " + std::to_string(tokens) + " tokens");
+  std::vector<mx::Shape> shapes{hidden.shape()};
+  std::vector<mx::Dtype> types{mx::float32};
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const AttentionShape& a = layers[i]->layer->attention;
+    require(layers[i]->layer->o.n() == size && bases[i].size() == rows, "decoder_layers: layers of different sizes");
+    step->stores.emplace_back();
+    size_t row = 0;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const mx::array &keys = stores[(i * groups.size() + g) * 2], &values = stores[(i * groups.size() + g) * 2 + 1];
+      require_store(keys, values, groups[g].first, "decoder_layers");
+      require(keys.shape(1) == a.kv_heads && keys.shape(3) == a.dim, "decoder_layers: keys " + text(keys.shape()) + " do not fit the layer");
+      for (int r = 0; r < groups[g].first; ++r, ++row)
+        require(bases[i][row] >= 0 && bases[i][row] % kKeyBlock == 0 && offsets[row] >= bases[i][row] &&
+                    offsets[row] - bases[i][row] + groups[g].second <= keys.shape(2),
+                "decoder_layers: " + std::to_string(groups[g].second) + " tokens at position " + std::to_string(offsets[row]) +
+                    " do not fit " + std::to_string(keys.shape(2)) + " columns from " + std::to_string(bases[i][row]));
+      step->stores.back().push_back(stores_of(keys));
+      for (const mx::array* a : {&keys, &values}) {
+        shapes.push_back(a->shape());
+        types.push_back(a->dtype());
+      }
+    }
+  }
+  auto body = [layers, step, size, tokens](const Pointers& at) {  // at: hidden in, hidden out, stores
+    Step bound = *step;
+    size_t next = 2;
+    for (auto& layer : bound.stores)
+      for (auto& group : layer) group.keys = at[next], group.values = at[next + 1], next += 2;
+    std::vector<std::shared_ptr<const Layer>> run;
+    for (const auto& layer : layers) run.push_back(layer->layer);
+    std::memcpy(at[1], at[0], static_cast<size_t>(tokens) * size * sizeof(float));
+    if (tokens > 0) run_layers(run, bound, as<float>(at[1]), size);
+  };
+  return mx::array::make_arrays(std::move(shapes), types,
+                                std::make_shared<Call>("IngleDecoderLayers", body, settled(stores)), {row_major(hidden)});
+}
+
+}  // namespace ingle
