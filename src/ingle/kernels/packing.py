@@ -76,7 +76,7 @@ def _pack_native(weight: Weight) -> Packed:
 
 
 def dequantize(weight: Affine, dtype: mx.Dtype) -> mx.array:
-    """scale * code + bias for every element, [N, K] in `dtype`; any group size and bits of 2, 4 or 8."""
+    """scale * code + bias for every element, [N, K] in `dtype`; any group size and bits up to 8."""
     n, k = weight.shape
     if weight.bits in _MLX_BITS and weight.group_size in _MLX_GROUPS:
         return mx.dequantize(
@@ -86,8 +86,16 @@ def dequantize(weight: Affine, dtype: mx.Dtype) -> mx.array:
             weight.group_size,
             weight.bits,
         ).astype(dtype)
-    shifts = mx.arange(0, 32, weight.bits, dtype=mx.uint32)
-    codes = (weight.codes[:, :, None] >> shifts) & ((1 << weight.bits) - 1)
+    codes = _unpack(weight.codes, k, weight.bits)
     grouped = codes.reshape(n, k // weight.group_size, weight.group_size).astype(mx.float32)
     values = weight.scales.astype(mx.float32)[:, :, None] * grouped
     return (values + weight.biases.astype(mx.float32)[:, :, None]).reshape(n, k).astype(dtype)
+
+
+def _unpack(words: mx.array, count: int, bits: int) -> mx.array:
+    """The first `count` codes of each row of a little-endian stream of uint32 words: [N, count]."""
+    start = mx.arange(count, dtype=mx.uint32) * bits
+    word, shift = start // 32, start % 32
+    following = mx.minimum(word + 1, words.shape[1] - 1)  # read only by codes that straddle two words
+    low, high = words[:, word] >> shift, (words[:, following] << (31 - shift)) << 1
+    return (low | high) & ((1 << bits) - 1)

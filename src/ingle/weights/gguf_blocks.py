@@ -164,7 +164,7 @@ BLOCK_TYPES: Mapping[int, BlockType] = {
     8: BlockType("Q8_0", 32, 34, 8, 32, _q8_0),
     12: BlockType("Q4_K", 256, 144, 4, 32, _q4_k),
     13: BlockType("Q5_K", 256, 176, 5, 32, _q5_k),
-    14: BlockType("Q6_K", 256, 210, 8, 16, _q6_k),
+    14: BlockType("Q6_K", 256, 210, 6, 16, _q6_k),
     30: BlockType("BF16", 1, 2, 0, 1),
 }
 """By the type number that GGUF files store."""
