@@ -88,6 +88,11 @@ class Generation:
         for stream in self._streams:
             stream.cancel(detail)
 
+    def fail(self, error: Exception) -> None:
+        """End all choices at once, whatever the engine is doing; `events` then raises `error`."""
+        for stream in self._streams:
+            stream.fail(error)
+
     def abandon(self, detail: str = "nobody listens any more") -> None:
         for stream in self._streams:
             stream.abandon(detail)
@@ -96,6 +101,7 @@ class Generation:
         """Raises:
         EngineError: a choice failed in the engine.
         EngineStopped: the request was ended from outside.
+        Exception: what `fail` was given.
         """
         try:
             if len(self._streams) == 1:

@@ -15,11 +15,20 @@ class EventStream:
 
     def __init__(self, bridge: EventBridge, request: Request) -> None:
         self.request = request
-        self.queue: asyncio.Queue[EngineEvent] = asyncio.Queue()
+        self.queue: asyncio.Queue[EngineEvent | Exception] = asyncio.Queue()
         self._bridge = bridge
 
     async def next(self) -> EngineEvent:
-        return await self.queue.get()
+        """Raises what `fail` was given."""
+        event = await self.queue.get()
+        if isinstance(event, Exception):
+            raise event
+        return event
+
+    def fail(self, error: Exception) -> None:
+        """End the request without waiting for the engine: `next` raises `error` after what is queued."""
+        self.abandon(str(error))
+        self.queue.put_nowait(error)
 
     def cancel(self, detail: str) -> None:
         """Ask the engine to end the request; its `Finished` still arrives."""

@@ -75,19 +75,15 @@ async def _watched(state: ServerState, generation: Generation) -> AsyncGenerator
     """The generation's events, registered for shutdown, under the deadline, measured."""
     started = time.monotonic()
     limit = state.config.request_timeout_s
+    late = TimeoutError(f"the request took longer than this server's {limit:g} s")
+    # One timer for the request: a timeout around each token would cost more than the token's text.
+    timer = asyncio.get_running_loop().call_later(limit, generation.fail, late)
     state.begin(generation)
 
     async def timed() -> AsyncGenerator[TextEvent]:
         waiting = True
         async with aclosing(generation.events()) as events:
-            while True:
-                left = limit - (time.monotonic() - started)
-                try:
-                    event = await asyncio.wait_for(anext(events), max(left, 0.001))
-                except StopAsyncIteration:
-                    return
-                except TimeoutError:
-                    raise TimeoutError(f"the request took longer than this server's {limit:g} s") from None
+            async for event in events:
                 if waiting and isinstance(event, TextDelta):
                     state.metrics.first_token.observe(time.monotonic() - started)
                     waiting = False
@@ -97,6 +93,7 @@ async def _watched(state: ServerState, generation: Generation) -> AsyncGenerator
         async with aclosing(timed()) as events:
             yield events
     finally:
+        timer.cancel()
         generation.abandon()
         state.end(generation)
         state.metrics.duration.observe(time.monotonic() - started)
