@@ -17,7 +17,7 @@ constexpr int kQueries = 2;
 constexpr int kKeyVectors = 4;                     // score vectors of one query in registers
 constexpr int kKeysAtOnce = kKeyVectors * kWidth;  // 64, 32 or 16
 
-// Keys and values of one key head from one column on.
+// Keys and values of one key head in one block.
 template <class T>
 struct KeyBlock {
   const T* keys;    // blocks of 16 columns, each [dim][16]
@@ -43,18 +43,18 @@ inline Floats load_store_some(const T* p, int count) {
 
 template <class T>
 inline KeyBlock<T> block_at(const AttentionJob& job, int first, int seen) {
-  const long at = static_cast<long>(first) * job.dim;
-  return {static_cast<const T*>(job.keys) + at, static_cast<const T*>(job.values) + at, job.dim,
+  const char* block = job.blocks[first / kKeyBlock];
+  return {reinterpret_cast<const T*>(block + job.keys_at), reinterpret_cast<const T*>(block + job.values_at), job.dim,
           (seen + kWidth - 1) / kWidth * kWidth};
 }
 
-// Asks for the block after this one, which few queries would wait for.
-template <class T>
-inline void fetch_ahead(const KeyBlock<T>& block) {
-  const long size = static_cast<long>(kKeyBlock) * block.dim;
-  for (long i = 0; i < size; i += 64 / static_cast<long>(sizeof(T))) {
-    __builtin_prefetch(block.keys + size + i);
-    __builtin_prefetch(block.values + size + i);
+// Asks for a block before it is met, which few queries would wait for.
+inline void fetch_ahead(const AttentionJob& job, int first) {
+  const char* block = job.blocks[first / kKeyBlock];
+  const size_t size = static_cast<size_t>(kKeyBlock) * job.dim * (job.halves ? 2 : 4);
+  for (size_t i = 0; i < size; i += 64) {
+    __builtin_prefetch(block + job.keys_at + i);
+    __builtin_prefetch(block + job.values_at + i);
   }
 }
 
@@ -208,7 +208,7 @@ void attention_over(const AttentionJob& job) {
   }
   for (int first = low / kKeyBlock * kKeyBlock; first < high; first += kKeyBlock) {
     const KeyBlock<T> block = block_at<T>(job, first, high - first < kKeyBlock ? high - first : kKeyBlock);
-    if (count <= kQueries && first + kKeyBlock < high) fetch_ahead(block);
+    if (count <= kQueries && first + kKeyBlock < high) fetch_ahead(job, first + kKeyBlock);
     for (int n = 0; n < count;) {
       Query tile[kQueries];
       Query* tile_at[kQueries];

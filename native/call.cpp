@@ -1,6 +1,5 @@
 #include "call.h"
 
-#include <cstring>
 #include <stdexcept>
 
 #include "mlx/allocator.h"
@@ -13,35 +12,20 @@ mx::Stream cpu() { return mx::to_stream(mx::Device(mx::Device::cpu)); }
 
 }  // namespace
 
-Call::Call(const char* name, Body body, std::vector<mx::array> stores)
-    : Primitive(cpu()), name_(name), body_(std::move(body)), stores_(std::move(stores)) {}
+Call::Call(const char* name, Body body) : Primitive(cpu()), name_(name), body_(std::move(body)) {}
 
 void Call::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
   auto& encoder = mx::cpu::get_command_encoder(stream());
   Pointers pointers;
-  std::vector<std::pair<mx::array, char*>> copies;  // from, to
-  const size_t fresh = outputs.size() - stores_.size();
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (i >= fresh && stores_[i - fresh].is_donatable()) {
-      outputs[i].copy_shared_buffer(stores_[i - fresh]);
-      continue;
-    }
-    outputs[i].set_data(mx::allocator::malloc(outputs[i].nbytes()));
-    if (i >= fresh) copies.emplace_back(stores_[i - fresh], outputs[i].data<char>());
-  }
-  stores_.clear();
   for (const auto& input : inputs) {
     encoder.set_input_array(input);
     pointers.push_back(const_cast<char*>(input.data<char>()));
   }
-  for (auto& output : outputs) {
-    encoder.set_output_array(output);
-    pointers.push_back(output.data<char>());
-  }
-  encoder.dispatch([body = body_, pointers = std::move(pointers), copies = std::move(copies)] {
-    for (const auto& [from, to] : copies) std::memcpy(to, from.data<char>(), from.nbytes());
-    body(pointers);
-  });
+  mx::array& output = outputs[0];
+  output.set_data(mx::allocator::malloc(output.nbytes()));
+  encoder.set_output_array(output);
+  pointers.push_back(output.data<char>());
+  encoder.dispatch([body = body_, pointers = std::move(pointers)] { body(pointers); });
 }
 
 void Call::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
@@ -83,25 +67,17 @@ Gate gate_named(const std::string& name) {
   return Gate::gelu_tanh;
 }
 
-Stores stores_of(const mx::array& keys) {
-  return {nullptr, nullptr, keys.shape(1), keys.shape(2), keys.shape(3), keys.dtype() == mx::bfloat16};
+void require_held(const KVSpan& span, int first, int end, const std::string& name) {
+  require(first >= span.base() && end <= span.end(),
+          name + ": positions " + std::to_string(first) + " to " + std::to_string(end) + " do not fit a table of " +
+              std::to_string(span.base()) + " to " + std::to_string(span.end()));
 }
 
-void require_store(const mx::array& keys, const mx::array& values, int rows, const std::string& name) {
-  require(keys.ndim() == 4 && keys.shape() == values.shape() && keys.dtype() == values.dtype() &&
-              keys.shape(0) == rows && keys.shape(2) % kBlock == 0 && (keys.dtype() == mx::float32 || keys.dtype() == mx::bfloat16),
-          name + ": keys " + text(keys.shape()) + " and values " + text(values.shape()) +
-              " must both be float32 or bfloat16 [" + std::to_string(rows) + ", heads, columns (a multiple of 16), dim]");
-}
-
-std::vector<mx::array> settled(std::vector<mx::array> stores) {
-  std::vector<mx::array> waiting;
-  for (const auto& store : stores)
-    if (!store.is_available()) waiting.push_back(store);
-  if (!waiting.empty()) mx::eval(waiting);
-  for (auto& store : stores)
-    if (!store.flags().row_contiguous) store = evaluated(row_major(store));
-  return stores;
+void require_shape(const KVShape& shape, int layer, int heads, int dim, const std::string& name) {
+  require(layer >= 0 && layer < shape.layers && heads == shape.heads && dim == shape.dim,
+          name + ": layer " + std::to_string(layer) + " of " + std::to_string(heads) + " heads of " + std::to_string(dim) +
+              " does not fit a table of " + std::to_string(shape.layers) + " layers, " + std::to_string(shape.heads) +
+              " heads of " + std::to_string(shape.dim));
 }
 
 }  // namespace ingle

@@ -67,61 +67,49 @@ std::shared_ptr<BoundLayer> make_layer(const LayerParts& p) {
   return bound;
 }
 
-std::vector<mx::array> decoder_layers(const std::vector<std::shared_ptr<BoundLayer>>& layers, const mx::array& hidden,
-                                      const std::vector<mx::array>& stores,
-                                      const std::vector<std::pair<int, int>>& groups, const std::vector<int>& offsets,
-                                      const std::vector<std::vector<int>>& bases) {
-  require(!layers.empty(), "decoder_layers: no layers");
+mx::array decoder_layers(const std::vector<std::shared_ptr<BoundLayer>>& layers, const mx::array& hidden,
+                         const std::vector<Tables>& tables, const std::vector<std::pair<int, int>>& places,
+                         const std::vector<std::pair<int, int>>& groups, const std::vector<int>& offsets,
+                         const std::vector<mx::array>& after) {
+  require(!layers.empty() && places.size() == layers.size(), "decoder_layers: no layers, or not a place for each");
   const int size = layers[0]->layer->o.n(), tokens = rows_of(hidden, size, "decoder_layers");
-  require(stores.size() == layers.size() * groups.size() * 2 && bases.size() == layers.size(),
-          "decoder_layers: keys and values of each group for each layer");
   auto step = std::make_shared<Step>();
   step->offsets = offsets;
-  step->bases = bases;
   int total = 0;
-  size_t rows = 0;
+  std::vector<int> ends;  // one past each row's last position
   for (const auto& [count, length] : groups) {
     require(count >= 0 && length >= 0, "decoder_layers: negative group");
     step->groups.push_back({count, length});
     total += count * length;
-    rows += count;
+    for (int r = 0; r < count && ends.size() < offsets.size(); ++r) ends.push_back(offsets[ends.size()] + length);
   }
-  require(total == tokens && offsets.size() == rows, "decoder_layers: groups do not add up to " + std::to_string(tokens) + " tokens");
-  std::vector<mx::Shape> shapes{hidden.shape()};
-  std::vector<mx::Dtype> types{mx::float32};
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const AttentionShape& a = layers[i]->layer->attention;
-    require(layers[i]->layer->o.n() == size && bases[i].size() == rows, "decoder_layers: layers of different sizes");
-    step->stores.emplace_back();
-    size_t row = 0;
-    for (size_t g = 0; g < groups.size(); ++g) {
-      const mx::array &keys = stores[(i * groups.size() + g) * 2], &values = stores[(i * groups.size() + g) * 2 + 1];
-      require_store(keys, values, groups[g].first, "decoder_layers");
-      require(keys.shape(1) == a.kv_heads && keys.shape(3) == a.dim, "decoder_layers: keys " + text(keys.shape()) + " do not fit the layer");
-      for (int r = 0; r < groups[g].first; ++r, ++row)
-        require(bases[i][row] >= 0 && bases[i][row] % kKeyBlock == 0 && offsets[row] >= bases[i][row] &&
-                    offsets[row] - bases[i][row] + groups[g].second <= keys.shape(2),
-                "decoder_layers: " + std::to_string(groups[g].second) + " tokens at position " + std::to_string(offsets[row]) +
-                    " do not fit " + std::to_string(keys.shape(2)) + " columns from " + std::to_string(bases[i][row]));
-      step->stores.back().push_back(stores_of(keys));
-      for (const mx::array* a : {&keys, &values}) {
-        shapes.push_back(a->shape());
-        types.push_back(a->dtype());
-      }
+  require(total == tokens && offsets.size() == ends.size(), "decoder_layers: groups do not add up to " + std::to_string(tokens) + " tokens");
+  for (const Tables& kind : tables) {
+    require(kind.size() == ends.size(), "decoder_layers: a table for each row");
+    step->spans.emplace_back();
+    for (size_t row = 0; row < kind.size(); ++row) {
+      step->spans.back().emplace_back(*kind[row]);
+      require_held(step->spans.back().back(), offsets[row], ends[row], "decoder_layers");
     }
   }
-  auto body = [layers, step, size, tokens](const Pointers& at) {  // at: hidden in, hidden out, stores
-    Step bound = *step;
-    size_t next = 2;
-    for (auto& layer : bound.stores)
-      for (auto& group : layer) group.keys = at[next], group.values = at[next + 1], next += 2;
-    std::vector<std::shared_ptr<const Layer>> run;
-    for (const auto& layer : layers) run.push_back(layer->layer);
-    std::memcpy(at[1], at[0], static_cast<size_t>(tokens) * size * sizeof(float));
-    if (tokens > 0) run_layers(run, bound, as<float>(at[1]), size);
-  };
-  return mx::array::make_arrays(std::move(shapes), types,
-                                std::make_shared<Call>("IngleDecoderLayers", body, settled(stores)), {row_major(hidden)});
+  std::vector<std::shared_ptr<const Layer>> run;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const AttentionShape& a = layers[i]->layer->attention;
+    const auto [kind, layer] = places[i];
+    require(layers[i]->layer->o.n() == size, "decoder_layers: layers of different sizes");
+    require(kind >= 0 && kind < static_cast<int>(tables.size()), "decoder_layers: no tables of kind " + std::to_string(kind));
+    for (const KVSpan& span : step->spans[kind])
+      require_shape(span.shape(), layer, a.kv_heads, a.dim, "decoder_layers");
+    step->places.push_back({kind, layer});
+    run.push_back(layers[i]->layer);
+  }
+  // `layers` is held for the arrays that its pointers look into.
+  std::vector<mx::array> inputs{row_major(hidden)};
+  inputs.insert(inputs.end(), after.begin(), after.end());
+  return call("IngleDecoderLayers", hidden.shape(), mx::float32, inputs, [=](const Pointers& at) {
+    std::memcpy(at.back(), at[0], static_cast<size_t>(tokens) * size * sizeof(float));
+    if (tokens > 0 && !layers.empty()) run_layers(run, *step, as<float>(at.back()), size);
+  });
 }
 
 }  // namespace ingle

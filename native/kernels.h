@@ -2,6 +2,8 @@
 // compiled for each instruction set; the rest of the extension calls through the table.
 #pragma once
 
+#include <cstddef>
+
 namespace ingle {
 
 constexpr int kBlock = 16;     // outputs in a block of a packed weight
@@ -65,10 +67,10 @@ struct AttentionJob {
   long out_token, out_head;
   int heads, dim;
   int from, to;
-  const void* keys;     // of one key head: blocks of 16 columns, each [dim][16]; float32 or bfloat16
-  const void* values;   // [columns][dim], of the same type
+  const char* const* blocks;  // of kKeyBlock positions each, from `base` on
+  size_t keys_at, values_at;  // bytes from a block's start to this head's: see KVShape
   bool halves;          // keys and values are bfloat16
-  int base;             // position of column 0: a multiple of kKeyBlock
+  int base;             // a multiple of kKeyBlock
   int offset;           // position of query 0
   int window;           // a query at p sees positions above p - window; 0: all
   const int* ends;      // query i sees positions below ends[i]; null: up to its own

@@ -17,15 +17,13 @@ class Run {
  public:
   Run(const std::vector<std::shared_ptr<const Layer>>& layers, const Step& step, float* hidden, int size)
       : k_(kernels()), layers_(layers), step_(step), hidden_(hidden), size_(size) {
-    int first_row = 0;
-    for (size_t g = 0; g < step.groups.size(); ++g) {
-      const StepGroup& group = step.groups[g];
+    for (const StepGroup& group : step.groups) {
       for (int r = 0; r < group.rows; ++r) {
-        rows_.push_back({static_cast<int>(g), r, tokens_});
-        for (int i = 0; i < group.length; ++i) token_row_.push_back(first_row + r);
+        for (int i = 0; i < group.length; ++i) token_row_.push_back(static_cast<int>(sequences_.size()));
+        sequences_.push_back({group.length, step.offsets[sequences_.size()]});
+        first_token_.push_back(tokens_);
         tokens_ += group.length;
       }
-      first_row += group.rows;
     }
   }
 
@@ -59,13 +57,9 @@ class Run {
   }
 
  private:
-  struct RowPlace {
-    int group, row, token;
-  };
-
   int position(int token) const {
     const int row = token_row_[token];
-    return step_.offsets[row] + token - rows_[row].token;
+    return step_.offsets[row] + token - first_token_[row];
   }
 
   float* hidden(int t) { return hidden_ + static_cast<long>(t) * size_; }
@@ -78,6 +72,8 @@ class Run {
     each_row(team, tokens_, [&](int t) { norm_into(normed_, t, hidden(t), layer.input_norm, layer.eps); });
     products(team, k_, layer.qkv, normed_.activations(), tokens_, qkv_, width, [](int, int, int, float*) {});
 
+    const KVPlace place = step_.places[index];
+    const std::vector<KVSpan>& spans = step_.spans[place.kind];
     const Angles& table = angles_.at(layer.rope.get());
     each_row(team, tokens_ * (heads + kv_heads), [&](int i) {
       const int t = i / (heads + kv_heads), h = i % (heads + kv_heads);
@@ -88,19 +84,16 @@ class Run {
       if (!factor.empty()) k_.rms_norm(x, factor.data(), layer.eps, dim, x);
       k_.rotate(x, cos, sin, dim, x);
       if (h >= heads) {
-        const int row = token_row_[t], column = position(t) - step_.bases[index][row];
-        const Stores& stores = step_.stores[index][rows_[row].group];
-        stores.write(k_, rows_[row].row, h - heads, column, x, x + kv_heads * dim);
+        spans[token_row_[t]].write(k_, place.layer, h - heads, position(t), x, x + kv_heads * dim);
       }
     });
 
     Prepared& mixed = by_width_.at(heads * dim);
-    const auto sequences = sequences_of(index);
-    const auto parts = attention_parts(sequences, shape, team.size());
+    const auto parts = attention_parts(sequences_, shape, team.size());
     team.parts(static_cast<int>(parts.size()), [&](int i) {
-      const RowPlace& place = rows_[parts[i].sequence];
-      attend(k_, parts[i], sequences[parts[i].sequence], shape, step_.stores[index][place.group], nullptr,
-             qkv_ + static_cast<long>(place.token) * width, width, dim, mixed.row(place.token), heads * dim, dim);
+      const int row = parts[i].sequence, token = first_token_[row];
+      attend(k_, parts[i], sequences_[row], shape, spans[row], place.layer, nullptr,
+             qkv_ + static_cast<long>(token) * width, width, dim, mixed.row(token), heads * dim, dim);
     });
     each_row(team, tokens_, [&](int t) { mixed.set_row(k_, t, mixed.row(t)); });
     add_branch(team, layer, layer.o, mixed.activations(), layer.mixed_norm);
@@ -136,20 +129,14 @@ class Run {
     k_.add(hidden(t), branch(t), layer.residual_scale, size_, hidden(t));
   }
 
-  std::vector<Sequence> sequences_of(size_t layer) const {
-    std::vector<Sequence> out;
-    for (size_t r = 0; r < rows_.size(); ++r)
-      out.push_back({rows_[r].row, step_.groups[rows_[r].group].length, step_.offsets[r], step_.bases[layer][r]});
-    return out;
-  }
-
   const Kernels& k_;
   const std::vector<std::shared_ptr<const Layer>>& layers_;
   const Step& step_;
   float* hidden_;
   const int size_;
   int tokens_ = 0;
-  std::vector<RowPlace> rows_;
+  std::vector<Sequence> sequences_;  // one for each row
+  std::vector<int> first_token_;     // of each row
   std::vector<int> token_row_;
   Prepared normed_;                  // inputs of q, k, v and of gate, up
   std::map<int, Prepared> by_width_; // inputs of o and of down

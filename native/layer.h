@@ -32,15 +32,20 @@ struct StepGroup {
   int rows, length;
 };
 
+// Where a layer's keys and values lie: in which kind of span, as which of its layers.
+struct KVPlace {
+  int kind, layer;
+};
+
 // All groups' tokens lie behind each other, row by row.
 struct Step {
   std::vector<StepGroup> groups;
-  std::vector<int> offsets;             // position of each row's first token, group after group
-  std::vector<std::vector<int>> bases;  // for each layer, position of each row's column 0
-  std::vector<std::vector<Stores>> stores;        // for each layer, of each group
+  std::vector<int> offsets;                // position of each row's first token, group after group
+  std::vector<std::vector<KVSpan>> spans;  // for each kind, of each row
+  std::vector<KVPlace> places;             // of each layer
 };
 
-// Runs `layers` over hidden [tokens, size], in place, appending to the stores.
+// Runs `layers` over hidden [tokens, size], in place, writing to the spans.
 void run_layers(const std::vector<std::shared_ptr<const Layer>>& layers, const Step& step, float* hidden, int size);
 
 }  // namespace ingle

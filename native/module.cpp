@@ -7,6 +7,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
+
+#include "pool.h"
 #include "primitives.h"
 
 namespace nb = nanobind;
@@ -35,9 +38,39 @@ NB_MODULE(_cpu, m) {
   m.def("rms_norm", &rms_norm, "x"_a, "weight"_a, "eps"_a);
   m.def("rope", &rope, "x"_a, "offsets"_a, "inv_freq"_a, "scale"_a);
   m.def("gate", &gate, "gate"_a, "up"_a, "activation"_a);
-  m.def("append", &append, "keys"_a, "values"_a, "new_keys"_a, "new_values"_a, "starts"_a);
-  m.def("attention", &attention, "queries"_a, "keys"_a, "values"_a, "bases"_a, "offsets"_a, "ends"_a.none(), "scale"_a,
-        "window"_a, "softcap"_a);
+  nb::class_<KVBlock>(m, "KVBlock")
+      .def_prop_ro("nbytes", &KVBlock::nbytes)
+      .def("__bytes__", [](const KVBlock& b) { return nb::bytes(b.data(), b.nbytes()); });
+  nb::class_<KVTable>(m, "KVTable")
+      .def("__init__", [](KVTable* self, int layers, int heads, int dim, bool halves) {
+        new (self) KVTable({layers, heads, dim, halves});
+      }, "layers"_a, "heads"_a, "dim"_a, "halves"_a)
+      .def_prop_ro("first", &KVTable::first)
+      .def_prop_ro("end", &KVTable::end)
+      .def_prop_ro("block_bytes", [](const KVTable& t) { return t.shape().block_bytes(); })
+      .def("reserve", &KVTable::reserve, "needed"_a, "start"_a, "end"_a)
+      .def("cut", &KVTable::cut, "end"_a)
+      .def("share", &KVTable::share, "number"_a)
+      .def("replace", &KVTable::replace, "number"_a, "block"_a)
+      .def("copy", &KVTable::copy)
+      .def("adopt", [](const KVTable& t, int first, KVBlocks blocks) {
+        return std::make_shared<KVTable>(t.shape(), first, std::move(blocks));
+      }, "first"_a, "blocks"_a)
+      .def("block_from", [](const KVTable& t, nb::bytes data) {
+        auto block = std::make_shared<KVBlock>(t.shape());
+        if (data.size() != block->nbytes())
+          throw std::invalid_argument("a block has " + std::to_string(block->nbytes()) + " bytes, got " + std::to_string(data.size()));
+        std::memcpy(block->data(), data.c_str(), data.size());
+        return block;
+      }, "data"_a);
+  m.def("kv_bytes", &KVBlock::live_bytes);
+  m.def("kv_peak_bytes", &KVBlock::peak_bytes);
+  m.def("reset_kv_peak", &KVBlock::reset_peak);
+  m.def("arena_bytes", &arena_bytes);
+  m.def("append", &append, "keys"_a, "values"_a, "tables"_a, "layer"_a, "starts"_a, "after"_a);
+  m.def("attention", &attention, "queries"_a, "tables"_a, "layer"_a, "offsets"_a, "after"_a, "ends"_a.none(),
+        "scale"_a, "window"_a, "softcap"_a);
+  m.def("contents", &contents, "table"_a, "layer"_a, "first"_a, "end"_a);
 
   nb::class_<Draw>(m, "Draw").def(
       "__init__",
@@ -63,5 +96,6 @@ NB_MODULE(_cpu, m) {
       nb::kw_only(), "input_norm"_a, "mlp_norm"_a, "q_norm"_a.none(), "k_norm"_a.none(), "mixed_norm"_a.none(),
       "output_norm"_a.none(), "eps"_a, "qkv"_a, "qkv_biases"_a, "others"_a, "other_biases"_a, "rope"_a, "heads"_a,
       "kv_heads"_a, "head_dim"_a, "scale"_a, "window"_a, "softcap"_a, "activation"_a, "residual_scale"_a);
-  m.def("decoder_layers", &decoder_layers, "layers"_a, "hidden"_a, "stores"_a, "groups"_a, "offsets"_a, "bases"_a);
+  m.def("decoder_layers", &decoder_layers, "layers"_a, "hidden"_a, "tables"_a, "places"_a, "groups"_a,
+        "offsets"_a, "after"_a);
 }

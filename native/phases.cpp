@@ -110,22 +110,6 @@ void angles(int position, const float* inv_freq, int half, float scale, float* c
   }
 }
 
-void Stores::write(const Kernels& kernels, long row, int h, int column, const float* key, const float* value) const {
-  const long first = head(row, h), block = first + static_cast<long>(column / kBlock) * kBlock * dim + column % kBlock;
-  const long line = first + static_cast<long>(column) * dim;
-  if (halves) {
-    auto *k = static_cast<unsigned short*>(keys) + block, *v = static_cast<unsigned short*>(values) + line;
-    kernels.to_bf16(value, dim, v);
-    unsigned short* rounded = reinterpret_cast<unsigned short*>(thread_scratch(dim));
-    kernels.to_bf16(key, dim, rounded);
-    for (int d = 0; d < dim; ++d) k[d * kBlock] = rounded[d];
-  } else {
-    float* k = static_cast<float*>(keys) + block;
-    for (int d = 0; d < dim; ++d) k[d * kBlock] = key[d];
-    std::copy(value, value + dim, static_cast<float*>(values) + line);
-  }
-}
-
 std::vector<AttentionPart> attention_parts(const std::vector<Sequence>& sequences, const AttentionShape& shape,
                                            int threads) {
   constexpr int kQueriesAtOnce = 32;
@@ -143,16 +127,16 @@ std::vector<AttentionPart> attention_parts(const std::vector<Sequence>& sequence
 }
 
 void attend(const Kernels& kernels, const AttentionPart& part, const Sequence& sequence, const AttentionShape& shape,
-            const Stores& stores, const int* ends, const float* q, long q_token, long q_head,
+            const KVSpan& span, int layer, const int* ends, const float* q, long q_token, long q_head,
             float* out, long out_token, long out_head) {
   const int kv_head = part.head / (shape.heads / shape.kv_heads);
   AttentionJob job{};
   job.q = q + part.head * q_head, job.q_token = q_token, job.q_head = q_head;
   job.out = out + part.head * out_head, job.out_token = out_token, job.out_head = out_head;
   job.heads = part.heads, job.dim = shape.dim, job.from = part.from, job.to = part.to;
-  const long first = stores.head(sequence.row, kv_head) * (stores.halves ? 2 : 4);
-  job.keys = static_cast<char*>(stores.keys) + first, job.values = static_cast<char*>(stores.values) + first;
-  job.halves = stores.halves, job.base = sequence.base, job.offset = sequence.offset;
+  job.blocks = span.blocks(), job.halves = span.shape().halves, job.base = span.base();
+  job.keys_at = span.shape().keys_at(layer, kv_head), job.values_at = span.shape().values_at(layer, kv_head);
+  job.offset = sequence.offset;
   job.window = shape.window, job.ends = ends, job.scale = shape.scale, job.softcap = shape.softcap;
   job.scratch = thread_scratch(attention_scratch(shape.dim, static_cast<long>(part.to - part.from) * part.heads));
   kernels.attention(job);

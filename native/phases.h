@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "kv.h"
 #include "packed.h"
 #include "pool.h"
 
@@ -122,24 +123,10 @@ float* thread_scratch(size_t count);
 // Cosines and sines of position * inv_freq[i], times `scale`: [half] each. Angles in float32.
 void angles(int position, const float* inv_freq, int half, float scale, float* cos, float* sin);
 
-// Keys and values of one layer for some rows: each [rows, heads, columns, dim], float32 or bfloat16, with
-// a multiple of 16 columns. Values lie in that order. Keys lie in blocks of 16 columns, each [dim][16]:
-// attention reads sixteen keys' worth of one dimension at a time.
-struct Stores {
-  void *keys, *values;
-  int heads, columns, dim;
-  bool halves;
-
-  long head(long row, int h) const { return (row * heads + h) * columns * dim; }  // its first element
-  void write(const Kernels& kernels, long row, int h, int column, const float* key, const float* value) const;
-};
-
 // One row's part of a step: queries at positions [offset, offset + length).
 struct Sequence {
-  int row;     // of its stores
   int length;
   int offset;
-  int base;    // position of column 0
 };
 
 struct AttentionShape {
@@ -159,7 +146,7 @@ std::vector<AttentionPart> attention_parts(const std::vector<Sequence>& sequence
 // One part of attention. q and out are laid out [tokens][heads][dim] by the strides; they point at the
 // sequence's first token.
 void attend(const Kernels& kernels, const AttentionPart& part, const Sequence& sequence, const AttentionShape& shape,
-            const Stores& stores, const int* ends, const float* q, long q_token, long q_head,
+            const KVSpan& span, int layer, const int* ends, const float* q, long q_token, long q_head,
             float* out, long out_token, long out_head);
 
 }  // namespace ingle

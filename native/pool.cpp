@@ -188,6 +188,7 @@ void* Arena::bytes(size_t size) {
     while (chunks_ && chunks_->next) {
       Chunk* old = chunks_->next;
       chunks_->next = old->next;
+      held_ -= old->size;
       std::free(old->data);
       delete old;
     }
@@ -197,6 +198,7 @@ void* Arena::bytes(size_t size) {
     auto* data = static_cast<char*>(std::aligned_alloc(64, (room + 63) / 64 * 64));
     if (!data) throw std::bad_alloc();
     chunks_ = new Chunk{data, room, chunks_};
+    held_ += room;
     used_ = 0;
   }
   void* out = chunks_->data + used_;
@@ -214,6 +216,11 @@ void set_pool_threads(int count) {
   if (count == wanted) return;
   wanted = count;
   pool->reset();
+}
+
+size_t arena_bytes() {
+  std::lock_guard<std::mutex> lock(turn);
+  return arena->held();
 }
 
 void run_together(const std::function<void(Arena&)>& prepare, const std::function<void(Team&)>& program) {

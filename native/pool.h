@@ -36,6 +36,7 @@ class Team {
 
 int pool_threads();
 void set_pool_threads(int count);
+size_t arena_bytes();  // that programs hold between runs
 
 // Memory that programs share and reuse from run to run; valid until the next `take`s after `reset`.
 class Arena {
@@ -49,6 +50,7 @@ class Arena {
   }
 
   ~Arena();
+  size_t held() const { return held_; }
 
  private:
   void* bytes(size_t size);
@@ -59,7 +61,7 @@ class Arena {
     Chunk* next;
   };
   Chunk* chunks_ = nullptr;  // the first is the one in use
-  size_t used_ = 0, wanted_ = 0;
+  size_t used_ = 0, wanted_ = 0, held_ = 0;
 };
 
 // Runs `program` on all threads of the pool, the caller's included. Programs of several callers take

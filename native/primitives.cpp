@@ -3,6 +3,7 @@
 #include "primitives.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <functional>
 
@@ -31,6 +32,8 @@ std::vector<Linear> linears(const Weights& weights, const std::vector<int>& plac
     out.push_back({weights[i], places[i] < 0 ? nullptr : as<float>(at[places[i]])});
   return out;
 }
+
+float from_bf16_bits(unsigned short half) { return std::bit_cast<float>(static_cast<unsigned>(half) << 16); }
 
 // Makes `rows` rows of x ready, then runs `product` on the team.
 void with_prepared(const float* x, int rows, int k, const std::function<void(Team&, const Activations&)>& product) {
@@ -231,82 +234,109 @@ mx::array gate(const mx::array& gate, const mx::array& up, const std::string& ac
   });
 }
 
-std::vector<mx::array> append(const mx::array& keys, const mx::array& values, const mx::array& new_keys,
-                              const mx::array& new_values, const std::vector<int>& starts) {
-  const int rows = static_cast<int>(starts.size());
-  require_store(keys, values, rows, "append");
-  const int heads = keys.shape(1), columns = keys.shape(2), dim = keys.shape(3);
-  require(new_keys.ndim() == 4 && new_keys.dtype() == mx::float32, "append: new keys must be float32 [rows, heads, length, dim]");
-  const int length = new_keys.shape(2);
-  const mx::Shape wanted{rows, heads, length, dim};
-  require(new_keys.shape() == wanted && new_values.shape() == wanted && new_values.dtype() == mx::float32,
-          "append: " + text(new_keys.shape()) + " and " + text(new_values.shape()) + " do not fit " + text(keys.shape()));
-  for (int start : starts)
-    require(start >= 0 && start <= columns - length,
-            "append: " + std::to_string(length) + " tokens at column " + std::to_string(start) + " of " + std::to_string(columns));
-  auto body = [=, stores = stores_of(keys)](const Pointers& at) {  // new keys, new values, then the stores
-    Stores to = stores;
-    to.keys = at[2], to.values = at[3];
+namespace {
+
+// The tables of rows that write or read [starts[r], starts[r] + length) of a layer.
+std::vector<KVSpan> spans_of(const Tables& tables, int layer, int heads, int dim, const std::vector<int>& starts,
+                             int length, const std::string& name) {
+  require(tables.size() == starts.size(), name + ": a table and a position for each row");
+  std::vector<KVSpan> spans;
+  for (size_t r = 0; r < tables.size(); ++r) {
+    spans.emplace_back(*tables[r]);
+    require_shape(spans[r].shape(), layer, heads, dim, name);
+    require_held(spans[r], starts[r], starts[r] + length, name);
+  }
+  return spans;
+}
+
+}  // namespace
+
+mx::array append(const mx::array& keys, const mx::array& values, const Tables& tables, int layer,
+                 const std::vector<int>& starts, const std::vector<mx::array>& after) {
+  require(keys.ndim() == 4 && keys.dtype() == mx::float32 && values.dtype() == mx::float32 && keys.shape() == values.shape() &&
+              static_cast<size_t>(keys.shape(0)) == tables.size(),
+          "append: keys " + text(keys.shape()) + " and values " + text(values.shape()) +
+              " must both be float32 [rows, heads, length, dim]");
+  const int rows = keys.shape(0), heads = keys.shape(1), length = keys.shape(2), dim = keys.shape(3);
+  auto spans = spans_of(tables, layer, heads, dim, starts, length, "append");
+  std::vector<mx::array> inputs{row_major(keys), row_major(values)};
+  inputs.insert(inputs.end(), after.begin(), after.end());
+  return call("IngleAppend", {1}, mx::uint8, inputs, [=](const Pointers& at) {
     for (int r = 0; r < rows; ++r)
       for (int h = 0; h < heads; ++h)
         for (int t = 0; t < length; ++t) {
           const long from = ((static_cast<long>(r) * heads + h) * length + t) * dim;
-          to.write(ingle::kernels(), r, h, starts[r] + t, as<float>(at[0]) + from, as<float>(at[1]) + from);
+          spans[r].write(ingle::kernels(), layer, h, starts[r] + t, as<float>(at[0]) + from, as<float>(at[1]) + from);
         }
-  };
-  return mx::array::make_arrays({keys.shape(), values.shape()}, {keys.dtype(), values.dtype()},
-                                std::make_shared<Call>("IngleAppend", body, settled({keys, values})),
-                                {row_major(new_keys), row_major(new_values)});
+    *at.back() = 1;
+  });
 }
 
-mx::array attention(const mx::array& queries, const mx::array& keys, const mx::array& values,
-                    const std::vector<int>& bases, const std::vector<int>& offsets, const MaybeArray& ends,
-                    float scale, int window, float softcap) {
-  require(queries.ndim() == 4 && queries.dtype() == mx::float32, "attention: queries must be float32 [rows, heads, length, dim]");
+mx::array attention(const mx::array& queries, const Tables& tables, int layer, const std::vector<int>& offsets,
+                    const std::vector<mx::array>& after, const MaybeArray& ends, float scale, int window, float softcap) {
+  require(queries.ndim() == 4 && queries.dtype() == mx::float32 && static_cast<size_t>(queries.shape(0)) == tables.size(),
+          "attention: queries must be float32 [rows, heads, length, dim], got " + text(queries.shape()));
   const int rows = queries.shape(0), heads = queries.shape(1), length = queries.shape(2), dim = queries.shape(3);
-  require_store(keys, values, rows, "attention");
-  const int kv_heads = keys.shape(1), columns = keys.shape(2);
-  require(keys.shape(3) == dim && kv_heads > 0 && heads % kv_heads == 0,
-          "attention: queries " + text(queries.shape()) + " do not fit keys " + text(keys.shape()));
-  require(bases.size() == static_cast<size_t>(rows) && offsets.size() == static_cast<size_t>(rows),
-          "attention: a base and an offset for each row");
-  for (int r = 0; r < rows; ++r) {
-    require(bases[r] >= 0 && bases[r] % kKeyBlock == 0, "attention: bases must be multiples of 64");
-    require(offsets[r] >= bases[r] && offsets[r] - bases[r] + length <= columns,
-            "attention: " + std::to_string(length) + " queries at position " + std::to_string(offsets[r]) +
-                " do not fit " + std::to_string(columns) + " columns from " + std::to_string(bases[r]));
-  }
-  std::vector<mx::array> inputs{row_major(queries), row_major(keys), row_major(values)};
+  const int kv_heads = tables.empty() ? heads : tables[0]->shape().heads;
+  require(kv_heads > 0 && heads % kv_heads == 0, "attention: " + std::to_string(heads) + " query heads do not divide among " +
+                                                     std::to_string(kv_heads));
+  auto spans = spans_of(tables, layer, kv_heads, dim, offsets, length, "attention");
+  std::vector<mx::array> inputs{row_major(queries)};
   if (ends) {
     require(ends->shape() == mx::Shape{rows, length} && ends->dtype() == mx::int32,
             "attention: ends must be int32 " + text({rows, length}) + ", got " + text(ends->shape()));
     inputs.push_back(row_major(*ends));
   }
-  const Stores unbound = stores_of(keys);
+  inputs.insert(inputs.end(), after.begin(), after.end());
   const AttentionShape shape{heads, kv_heads, dim, scale, softcap, window};
   const bool with_ends = ends.has_value();
   return call("IngleAttention", queries.shape(), mx::float32, inputs, [=](const Pointers& at) {
     const Kernels& kernels = ingle::kernels();
     std::vector<Sequence> sequences;
-    for (int r = 0; r < rows; ++r) sequences.push_back({r, length, offsets[r], bases[r]});
-    std::vector<int> seen;  // ends that lie in the store and see the query itself
+    for (int r = 0; r < rows; ++r) sequences.push_back({length, offsets[r]});
+    std::vector<int> seen;  // ends that lie in the table and see the query itself
     if (with_ends)
       for (int i = 0; i < rows * length; ++i) {
         const int r = i / length, own = offsets[r] + i % length + 1;
-        seen.push_back(std::clamp(as<int>(at[3])[i], own, std::max(own, bases[r] + columns)));
+        seen.push_back(std::clamp(as<int>(at[1])[i], own, std::max(own, spans[r].end())));
       }
-    Stores stores = unbound;
-    stores.keys = at[1], stores.values = at[2];
     const long row = static_cast<long>(heads) * length * dim, head = static_cast<long>(length) * dim;
+    long work = 0;
+    for (int r = 0; r < rows; ++r) work += row * (spans[r].end() - spans[r].base());
     run_together([&](Team& team) {
       const auto parts = attention_parts(sequences, shape, team.size());
       team.parts(static_cast<int>(parts.size()), [&](int i) {
         const int r = parts[i].sequence;
-        attend(kernels, parts[i], sequences[r], shape, stores, with_ends ? seen.data() + static_cast<long>(r) * length : nullptr,
-               as<float>(at[0]) + r * row, dim, head, as<float>(at.back()) + r * row, dim, head);
+        attend(kernels, parts[i], sequences[r], shape, spans[r], layer,
+               with_ends ? seen.data() + static_cast<long>(r) * length : nullptr, as<float>(at[0]) + r * row, dim, head,
+               as<float>(at.back()) + r * row, dim, head);
       });
-    }, static_cast<long>(rows) * length * heads * columns * dim);
+    }, work);
   });
+}
+
+std::pair<mx::array, mx::array> contents(const std::shared_ptr<KVTable>& table, int layer, int first, int end) {
+  const KVSpan span(*table);
+  const KVShape& shape = span.shape();
+  require(first <= end, "contents: positions end before they begin");
+  require_shape(shape, layer, shape.heads, shape.dim, "contents");
+  if (first < end) require_held(span, first, end, "contents");
+  const int dim = shape.dim;
+  std::vector<float> keys, values;
+  auto number = [&](const char* from, long i) {
+    return shape.halves ? from_bf16_bits(reinterpret_cast<const unsigned short*>(from)[i]) : reinterpret_cast<const float*>(from)[i];
+  };
+  for (int h = 0; h < shape.heads; ++h)
+    for (int p = first; p < end; ++p) {
+      const char* block = span.blocks()[(p - span.base()) / kKeyBlock];
+      const int column = p % kKeyBlock;
+      for (int d = 0; d < dim; ++d) {
+        keys.push_back(number(block + shape.keys_at(layer, h), static_cast<long>(column / kBlock) * kBlock * dim + d * kBlock + column % kBlock));
+        values.push_back(number(block + shape.values_at(layer, h), static_cast<long>(column) * dim + d));
+      }
+    }
+  const mx::Shape out{shape.heads, end - first, dim};
+  return {mx::array(keys.begin(), out), mx::array(values.begin(), out)};
 }
 
 mx::array sample(const mx::array& logits, const std::vector<Draw>& draws) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "choice.h"
+#include "kv.h"
 #include "layer.h"
 #include "mlx/mlx.h"
 #include "packed.h"
@@ -17,6 +18,7 @@ namespace mx = mlx::core;
 using MaybeArray = std::optional<mx::array>;
 using Biases = std::vector<MaybeArray>;
 using Weights = std::vector<std::shared_ptr<Packed>>;
+using Tables = std::vector<std::shared_ptr<KVTable>>;
 
 // All functions throw std::invalid_argument where shapes or types do not fit, and name them.
 
@@ -33,11 +35,14 @@ mx::array embed(const mx::array& ids, const std::shared_ptr<Packed>& packed, flo
 mx::array rms_norm(const mx::array& x, const mx::array& weight, float eps);
 mx::array rope(const mx::array& x, const std::vector<int>& offsets, const mx::array& inv_freq, float scale);
 mx::array gate(const mx::array& gate, const mx::array& up, const std::string& activation);
-std::vector<mx::array> append(const mx::array& keys, const mx::array& values, const mx::array& new_keys,
-                              const mx::array& new_values, const std::vector<int>& starts);
-mx::array attention(const mx::array& queries, const mx::array& keys, const mx::array& values,
-                    const std::vector<int>& bases, const std::vector<int>& offsets, const MaybeArray& ends,
-                    float scale, int window, float softcap);
+// Writes keys and values [rows, heads, length, dim] of `layer` at positions starts[r] on, when `after` is
+// done. The result says nothing but that this is: whatever reads or writes there later takes it.
+mx::array append(const mx::array& keys, const mx::array& values, const Tables& tables, int layer,
+                 const std::vector<int>& starts, const std::vector<mx::array>& after);
+mx::array attention(const mx::array& queries, const Tables& tables, int layer, const std::vector<int>& offsets,
+                    const std::vector<mx::array>& after, const MaybeArray& ends, float scale, int window, float softcap);
+// Keys and values of `layer` at positions [first, end): each float32 [heads, end - first, dim]. At once.
+std::pair<mx::array, mx::array> contents(const std::shared_ptr<KVTable>& table, int layer, int first, int end);
 mx::array sample(const mx::array& logits, const std::vector<Draw>& draws);
 
 struct LayerParts {
@@ -61,12 +66,12 @@ struct BoundLayer : std::enable_shared_from_this<BoundLayer> {
 std::shared_ptr<BoundLayer> make_layer(const LayerParts& parts);
 std::shared_ptr<const Rope> make_rope(const mx::array& inv_freq, float scale);
 
-// hidden [tokens, size] through the layers. `stores`: for each layer, for each group, keys and values;
-// `groups`: (rows, length); `offsets`: for each row; `bases`: for each layer, for each row.
-// Out: hidden, then the stores with the new tokens in them.
-std::vector<mx::array> decoder_layers(const std::vector<std::shared_ptr<BoundLayer>>& layers, const mx::array& hidden,
-                                      const std::vector<mx::array>& stores,
-                                      const std::vector<std::pair<int, int>>& groups, const std::vector<int>& offsets,
-                                      const std::vector<std::vector<int>>& bases);
+// hidden [tokens, size] through the layers, which write to the tables. `tables`: for each kind of layer,
+// for each row; `places`: (kind, layer within it) of each layer; `groups`: (rows, length); `offsets`: for
+// each row; `after`: what must be done before.
+mx::array decoder_layers(const std::vector<std::shared_ptr<BoundLayer>>& layers, const mx::array& hidden,
+                         const std::vector<Tables>& tables, const std::vector<std::pair<int, int>>& places,
+                         const std::vector<std::pair<int, int>>& groups, const std::vector<int>& offsets,
+                         const std::vector<mx::array>& after);
 
 }  // namespace ingle

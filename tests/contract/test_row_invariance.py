@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingle import compose
-from ingle.contracts.cache import LayerCache
+from ingle.contracts.cache import RowState
 from ingle.contracts.graph import ModelGraph, Phase, PhaseGroup
 from ingle.forward import packed as packed_forward
 from ingle.forward.packed import forward
@@ -66,28 +66,20 @@ def test_attention(isa: str, dim: int, window: int, halves: bool, lengths: list[
     """One call over a whole sequence, or many over its pieces beside another row: the same bits."""
     rng = np.random.default_rng(sum(lengths))
     total, heads, kv_heads = sum(lengths), 2 * groups, 2
-    columns = (total + 63) // 64 * 64
     q = rng.normal(size=(2, heads, total, dim)).astype(np.float32)
     k, v = rng.normal(size=(2, 2, kv_heads, total, dim)).astype(np.float32)
-    dtype = mx.bfloat16 if halves else mx.float32
 
     def run(rows: list[int], pieces: list[int]) -> np.ndarray:
-        keys, values = (mx.zeros((len(rows), kv_heads, columns, dim), dtype) for _ in range(2))
+        tables = [native.cpu.KVTable(1, kv_heads, dim, halves) for _ in rows]
         out, at = [], 0
         for piece in pieces:
             now = slice(at, at + piece)
+            for table in tables:
+                table.reserve(0, at, at + piece)
             new = (mx.array(k[rows, :, now]), mx.array(v[rows, :, now]))
-            keys, values = native.cpu.append(keys, values, *new, [at] * len(rows))
+            written = native.cpu.append(*new, tables, 0, [at] * len(rows), [])
             part = native.cpu.attention(
-                mx.array(q[rows, :, now]),
-                keys,
-                values,
-                [0] * len(rows),
-                [at] * len(rows),
-                None,
-                0.2,
-                window,
-                0.0,
+                mx.array(q[rows, :, now]), tables, 0, [at] * len(rows), [written], None, 0.2, window, 0.0
             )
             out.append(np.array(part))
             at += piece
@@ -100,22 +92,22 @@ def test_attention(isa: str, dim: int, window: int, halves: bool, lengths: list[
 Prompt = list[int]
 
 
-def start(graph: ModelGraph, prompts: list[Prompt], cut: int) -> list[list[LayerCache]]:
+def start(graph: ModelGraph, prompts: list[Prompt], cut: int) -> list[RowState]:
     """Caches after all but the last token of each prompt, computed in windows of `cut`."""
     out = []
     for prompt in prompts:
-        caches = graph.make_cache(1)
+        states = graph.make_state(1)
         for at in range(0, len(prompt) - 1, cut):
             ids = mx.array([prompt[at : min(at + cut, len(prompt) - 1)]], mx.int32)
-            mx.eval(forward(graph, [PhaseGroup(Phase.WINDOW, ids, caches)], row_invariant=True))
-        out.append(caches)
+            mx.eval(forward(graph, [PhaseGroup(Phase.WINDOW, ids, states)], row_invariant=True))
+        out.append(states)
     return out
 
 
-def step_together(graph: ModelGraph, prompts: list[Prompt], caches: list[list[LayerCache]]) -> np.ndarray:
+def step_together(graph: ModelGraph, prompts: list[Prompt], states: list[RowState]) -> np.ndarray:
     """Logits [rows, vocab] after the last tokens, all rows in one decode group."""
-    first, *others = caches
-    joined = [cache.select([0], [o[i] for o in others]) for i, cache in enumerate(first)]
+    first, *others = states
+    joined = first.select([0], others)
     ids = mx.array([[prompt[-1]] for prompt in prompts], mx.int32)
     hidden = forward(graph, [PhaseGroup(Phase.DECODE, ids, joined)], row_invariant=True)[0]
     return np.array(graph.logits(hidden[:, -1]))
@@ -166,10 +158,10 @@ def test_whole_layers_give_the_bits_of_their_parts(isa: str, graph: ModelGraph, 
     groups = [(Phase.DECODE, ids(2, 1)), *((Phase.WINDOW, ids(1, n)) for n in lengths[1:])]
 
     def run() -> list[mx.array]:
-        caches = graph.make_cache(2)
-        forward(graph, [PhaseGroup(Phase.WINDOW, past, caches)], row_invariant=True)
+        states = graph.make_state(2)
+        forward(graph, [PhaseGroup(Phase.WINDOW, past, states)], row_invariant=True)
         made = [
-            PhaseGroup(phase, i, caches if phase is Phase.DECODE else graph.make_cache(1))
+            PhaseGroup(phase, i, states if phase is Phase.DECODE else graph.make_state(1))
             for phase, i in groups
         ]
         return forward(graph, made, row_invariant=True)

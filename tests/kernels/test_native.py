@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingle.errors import ConfigError
-from ingle.kernels import native, ops
+from ingle.kernels import native
 from support.affine import affine
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=f"no extension: {native.describe()}")
@@ -212,12 +212,13 @@ def test_attention_over_ragged_rows(
     offsets = [64 * block + more for block, more in starts]
     q = rng.normal(size=(rows, heads, length, dim)).astype(np.float32)
     k, v = rng.normal(size=(2, rows, kv_heads, columns, dim)).astype(np.float32)
-    dtype = mx.bfloat16 if halves else mx.float32
-    empty = mx.full((rows, kv_heads, columns, dim), mx.nan, dtype)  # what is not written is not looked at
+    tables = [native.cpu.KVTable(3, kv_heads, dim, halves) for _ in starts]
+    for table, base in zip(tables, bases, strict=True):
+        table.reserve(base, base, base + columns)
+        nothing = mx.full((1, kv_heads, columns, dim), mx.nan)
+        mx.eval(native.cpu.append(nothing, nothing, [table], 1, [base], []))  # only what is seen counts
     last = max(more for _, more in starts) + length
-    keys, values = native.cpu.append(
-        empty, mx.array(empty), mx.array(k[:, :, :last]), mx.array(v[:, :, :last]), [0] * rows
-    )
+    written = native.cpu.append(mx.array(k[:, :, :last]), mx.array(v[:, :, :last]), tables, 1, bases, [])
     if halves:
         k, v = (np.array(mx.array(a).astype(mx.bfloat16).astype(mx.float32)) for a in (k, v))
     positions = np.array(offsets)[:, None] + np.arange(length)
@@ -225,10 +226,10 @@ def test_attention_over_ragged_rows(
     ends = np.maximum(ends, positions + 1).astype(np.int32) if both_ways else (positions + 1).astype(np.int32)
     got = native.cpu.attention(
         mx.array(q),
-        keys,
-        values,
-        bases,
+        tables,
+        1,
         offsets,
+        [written],
         mx.array(ends) if both_ways else None,
         0.3,
         window,
@@ -247,24 +248,67 @@ def test_attention_over_ragged_rows(
                 np.testing.assert_allclose(np.array(got)[r, h, i], expected, rtol=2e-5, atol=2e-6)
 
 
-def test_appending_copies_only_what_others_hold(isa: str) -> None:
-    keys, values = mx.zeros((1, 1, 32, 4)), mx.zeros((1, 1, 32, 4))
-    new = mx.ones((1, 1, 2, 4))
-    snapshot = keys  # a second owner
-    written, _ = native.cpu.append(keys, values, new, new, [3])
-    del keys, values
-    mx.eval(written)
-    assert not snapshot.any().item()
-    assert ops.keys_in_order(written)[0, 0, :, 0].tolist() == [0.0] * 3 + [1.0] * 2 + [0.0] * 27
-    mx.synchronize()
-    mx.clear_cache()
-    before = mx.get_active_memory()
-    for start in range(5, 25, 2):  # no owner but the loop's own names: no memory is taken
-        written, values = native.cpu.append(written, mx.array(snapshot), new, new, [start])
-        mx.eval(written, values)
-        del values
-    assert mx.get_active_memory() <= before
-    assert ops.keys_in_order(written)[0, 0, 3:25].all().item()
+def filled(start: int, length: int, table: native.cpu.KVTable | None = None) -> native.cpu.KVTable:
+    """A table whose every key at position p is p, and every value -p."""
+    table = table or native.cpu.KVTable(2, 1, 4, False)
+    table.reserve(0, start, start + length)
+    positions = mx.broadcast_to(
+        mx.arange(start, start + length, dtype=mx.float32)[None, None, :, None], (1, 1, length, 4)
+    )
+    for layer in range(2):
+        mx.eval(native.cpu.append(positions, -positions, [table], layer, [start], []))
+    return table
+
+
+def held(table: native.cpu.KVTable, end: int) -> list[float]:
+    keys, values = native.cpu.contents(table, 1, table.first * 64, end)
+    assert mx.array_equal(keys, -values).item()
+    return np.array(keys)[0, :, 0].tolist()
+
+
+def test_tables_share_blocks_and_copy_what_is_written_to(isa: str) -> None:
+    before = native.cpu.kv_bytes()
+    table = filled(0, 100)
+    one = table.block_bytes
+    assert native.cpu.kv_bytes() - before == 2 * one
+    copy = table.copy()
+    assert native.cpu.kv_bytes() - before == 2 * one, "nothing is copied yet"
+    filled(80, 5, copy)
+    assert native.cpu.kv_bytes() - before == 3 * one, "only the block that was written to"
+    filled(100, 30, table)
+    assert held(table, 130) == list(range(130))
+    assert held(copy, 85) == list(range(85))
+    table.reserve(70, 130, 130)  # a window has moved on
+    assert (table.first, table.end) == (1, 3)
+    assert held(table, 130) == list(range(64, 130))
+    table.cut(64)
+    assert (table.first, table.end) == (1, 1)
+    del table, copy
+    assert native.cpu.kv_bytes() == before
+
+
+def test_adopted_blocks_never_change(isa: str) -> None:
+    source = filled(0, 128)
+    block = source.share(1)
+    data = bytes(block)
+    row = source.adopt(1, [block])
+    assert (row.first, row.end) == (1, 2)
+    filled(128, 40, row)
+    row.reserve(64, 100, 128)  # taken back into the shared block: this row gets its own
+    assert bytes(block) == data
+    again = source.block_from(data)
+    source.replace(1, again)
+    assert held(source, 128) == list(range(128))
+    with pytest.raises(ValueError, match=f"a block has {len(data)} bytes, got 3"):
+        source.block_from(b"abc")
+    with pytest.raises(ValueError, match="another shape"):
+        native.cpu.KVTable(1, 1, 4, False).adopt(0, [block])
+    with pytest.raises(ValueError, match="block 2 is not held"):
+        source.share(2)
+    with pytest.raises(ValueError, match="position 0 is gone"):
+        row.reserve(0, 0, 10)
+    with pytest.raises(ValueError, match="cannot reserve positions 400 to 401"):
+        source.reserve(0, 400, 401)
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 5, 97, 1000, 4097])
@@ -402,7 +446,8 @@ def test_what_does_not_fit_is_named() -> None:
     weight, _ = affine(4, 64, 4, 32)
     packed, _ = pack(4, 64, 4, 32)
     cpu = native.cpu
-    x, store = mx.ones((2, 64)), mx.zeros((1, 2, 64, 8))
+    x, table = mx.ones((2, 64)), cpu.KVTable(1, 2, 8, False)
+    table.reserve(0, 0, 64)
     q = mx.zeros((1, 4, 1, 8))
     calls: list[tuple[Any, str]] = [
         (lambda: cpu.pack_codes(weight.codes, weight.scales, weight.biases, 7, 32), "bits is 7"),
@@ -419,13 +464,21 @@ def test_what_does_not_fit_is_named() -> None:
         (lambda: cpu.expert_linear(x, [packed], mx.array([1, 2], mx.int32)), r"ends .* got \[2\]"),
         (lambda: cpu.embed(mx.array([1.0]), packed, 1.0), "ids must be int32"),
         (lambda: cpu.rope(mx.zeros((1, 1, 1, 8)), [0], mx.ones(3), 1.0), r"inv_freq \[3\]"),
-        (lambda: cpu.append(store, store, q[:, :2], q[:, :2], [64]), "1 tokens at column 64 of 64"),
-        (lambda: cpu.append(store[:, :, :20], store[:, :, :20], q, q, [0]), "multiple of 16"),
-        (lambda: cpu.attention(q, store, store, [0], [64], None, 1.0, 0, 0.0), "do not fit 64 columns"),
-        (lambda: cpu.attention(q, store, store, [8], [8], None, 1.0, 0, 0.0), "multiples of 64"),
-        (lambda: cpu.attention(q[:, :3], store, store, [0], [0], None, 1.0, 0, 0.0), r"\[1, 3, 1, 8\]"),
+        (
+            lambda: cpu.append(q[:, :2], q[:, :2], [table], 0, [64], []),
+            "64 to 65 do not fit a table of 0 to 64",
+        ),
+        (lambda: cpu.append(q[:, :2], q, [table], 0, [0], []), r"values \[1, 4, 1, 8\] must both be"),
+        (lambda: cpu.append(q, q, [table], 0, [0], []), "layer 0 of 4 heads of 8 does not fit"),
+        (lambda: cpu.append(q[:, :2], q[:, :2], [table], 1, [0], []), "layer 1 of 2 heads of 8 does not fit"),
+        (lambda: cpu.attention(q, [table], 0, [64], [], None, 1.0, 0, 0.0), "do not fit a table of 0 to 64"),
+        (lambda: cpu.attention(q, [], 0, [], [], None, 1.0, 0, 0.0), r"\[rows, heads, .* got \[1, 4, 1, 8\]"),
+        (
+            lambda: cpu.attention(q[:, :3], [table], 0, [0], [], None, 1.0, 0, 0.0),
+            "3 query heads do not divide",
+        ),
         (lambda: cpu.sample(x, []), r"logits must be float32 \[0, vocab\], got \[2, 64\]"),
-        (lambda: cpu.decoder_layers([], x, [], [], [], []), "no layers"),
+        (lambda: cpu.decoder_layers([], x, [], [], [], [], []), "no layers"),
     ]
     for call, message in calls:
         with pytest.raises(ValueError, match=message):

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from ingle.contracts.cache import KVView
+from ingle.contracts.cache import ArrayView, KVView, TableView
 from ingle.contracts.weights import Dense
 from ingle.kernels import native, ops
 from support.affine import affine
@@ -80,6 +80,21 @@ def test_norm_and_rotation(backend: str) -> None:
     np.testing.assert_allclose(np.array(got), 1.5 * turned, rtol=1e-5, atol=2e-5)
 
 
+def view_of(
+    backend: str, k: np.ndarray, v: np.ndarray, bases: tuple[int, ...], offsets: tuple[int, ...]
+) -> KVView:
+    """Keys and values [rows, kv_heads, positions, dim], the first at each row's base."""
+    if backend == "plain":
+        room = mx.zeros((*k.shape[:2], 192, k.shape[3]))
+        keys, values = (ops.write(room, mx.array(a), [0] * len(bases)) for a in (k, v))
+        return ArrayView(keys, values, bases, offsets)
+    tables = [native.cpu.KVTable(1, k.shape[1], k.shape[3], False) for _ in bases]
+    for table, base in zip(tables, bases, strict=True):
+        table.reserve(base, base, base + k.shape[2])
+    at_bases = TableView(tables, 0, bases, [])
+    return TableView(tables, 0, offsets, [ops.append(at_bases, mx.array(k), mx.array(v))])
+
+
 @pytest.mark.parametrize("window", [None, 7])
 @pytest.mark.parametrize("softcap", [None, 5.0])
 @pytest.mark.parametrize("length", [1, 6])
@@ -91,11 +106,8 @@ def test_attention_over_ragged_rows(
     bases, offsets = (0, 64, 128), (30, 64 + 90, 128 + 0 + 12)
     q = rng.normal(size=(rows, heads, length, dim)).astype(np.float32)
     k, v = rng.normal(size=(2, rows, kv_heads, columns, dim)).astype(np.float32)
-    room = KVView(mx.zeros(k.shape), mx.zeros(v.shape), (0,) * rows, (0,) * rows)
-    keys, values = ops.append(room, mx.array(k), mx.array(v))
-    got = ops.attention(
-        mx.array(q), KVView(keys, values, bases, offsets), scale=0.3, window=window, softcap=softcap
-    )
+    view = view_of(backend, k, v, bases, offsets)
+    got = ops.attention(mx.array(q), view, scale=0.3, window=window, softcap=softcap)
     expected = np.zeros(q.shape)
     for r in range(rows):
         for h in range(heads):
@@ -115,8 +127,7 @@ def test_attention_over_ragged_rows(
 def test_spans_that_attend_both_ways(backend: str) -> None:
     rng = np.random.default_rng(3)
     q, k, v = (rng.normal(size=(1, 2, 5, 16)).astype(np.float32) for _ in range(3))
-    room = KVView(mx.zeros((1, 2, 64, 16)), mx.zeros((1, 2, 64, 16)), (0,), (0,))
-    view = KVView(*ops.append(room, mx.array(k), mx.array(v)), (0,), (0,))
+    view = view_of(backend, k, v, (0,), (0,))
     ends = [1, 4, 4, 4, 5]  # tokens 1 to 3 see each other
     got = ops.attention(
         mx.array(q), view, scale=0.3, window=None, softcap=None, ends=mx.array([ends], mx.int32)

@@ -20,7 +20,7 @@ LLAMA = Path(__file__).parents[1] / "parity" / "fixtures" / "llama3"  # its head
 def logits(folder: Path) -> np.ndarray:
     graph, _ = compose.load_graph(folder, "float32")
     ids = mx.array([[5, 9, 17, 4, 80]])
-    return np.array(graph.logits(forward(graph, [PhaseGroup(Phase.WINDOW, ids, graph.make_cache(1))])[0][0]))
+    return np.array(graph.logits(forward(graph, [PhaseGroup(Phase.WINDOW, ids, graph.make_state(1))])[0][0]))
 
 
 def test_scales_equal_folded_weights(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ingle import compose
+from ingle.contracts.cache import RowState
 from ingle.contracts.graph import ModelGraph, Phase, PhaseGroup
 from ingle.contracts.request import Request, SamplingParams
 from ingle.forward.packed import forward
@@ -39,9 +40,9 @@ def graph(name: str) -> ModelGraph:
 
 def hidden_of(graph: ModelGraph, ids: np.ndarray, borders: list[int]) -> mx.array:
     """Final hidden states of one prompt computed in windows."""
-    caches = graph.make_cache(1)
+    state = graph.make_state(1)
     parts = [
-        forward(graph, [PhaseGroup(Phase.WINDOW, mx.array(ids[None, a:b]), caches)])[0]
+        forward(graph, [PhaseGroup(Phase.WINDOW, mx.array(ids[None, a:b]), state)])[0]
         for a, b in zip([0, *borders], [*borders, len(ids)], strict=True)
     ]
     return mx.concatenate(parts, axis=1)[0]
@@ -69,12 +70,12 @@ def test_token_by_token_past_the_window(graph: ModelGraph, golden: dict[str, Any
 def test_ragged_rows_in_one_batch(graph: ModelGraph, golden: dict[str, Any]) -> None:
     """Rows that have seen 2, 9 and 37 tokens decode their next three together."""
     seen = [len(golden[f"ids{i}"]) - 3 for i in range(3)]
-    rows = []
+    rows: list[RowState] = []
     for i, length in enumerate(seen):
-        caches = graph.make_cache(1)
-        forward(graph, [PhaseGroup(Phase.WINDOW, mx.array(golden[f"ids{i}"][None, :length]), caches)])
-        rows.append(caches)
-    batch = [first.select([0], [row[layer] for row in rows[1:]]) for layer, first in enumerate(rows[0])]
+        state = graph.make_state(1)
+        forward(graph, [PhaseGroup(Phase.WINDOW, mx.array(golden[f"ids{i}"][None, :length]), state)])
+        rows.append(state)
+    batch = rows[0].select([0], rows[1:])
     for step in range(3):
         ids = mx.array([[int(golden[f"ids{i}"][seen[i] + step])] for i in range(3)])
         hidden = forward(graph, [PhaseGroup(Phase.DECODE, ids, batch)])[0]

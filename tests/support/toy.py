@@ -1,7 +1,8 @@
 """A tiny random decoder with every structure the packed forward must serve, and two ways to break it.
 
-Layer 0 is sliding, layer 1 full, layer 2 owns no KV and reads layer 1's; every layer also takes a
-per-layer token input. Its arithmetic is plain MLX, so that these tests say nothing about kernels.
+Layer 0 is sliding, layer 1 full, layer 2 owns no KV and reads layer 1's, layer 3 is recurrent (where
+asked for); every layer also takes a per-layer token input. Its arithmetic is plain MLX, so that these
+tests say nothing about kernels.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from ingle.cache.retention import Retention
-from ingle.cache.rows import RowCache
-from ingle.contracts.cache import KVView, LayerCache
+from ingle.cache.arrays import ArrayState
+from ingle.contracts.cache import ArrayView, KVKind, Retention, RowState, StateLayout
 from ingle.contracts.graph import GraphLayer, GroupPass, Projected
-from ingle.kernels import ops
 
 HIDDEN, HEADS, DIM, SIDE, VOCAB, WINDOW, SLACK = 32, 2, 16, 8, 61, 8, 4
 POISON = 59  # computing this token raises, as a broken kernel would
@@ -51,12 +50,13 @@ class ToyLayer:
         queries = _rotate(projected.queries, run.offsets)
         if self._donor is None:
             assert projected.keys is not None and projected.values is not None
-            cache = run.group.caches[self._index]
-            view = cache.append(_rotate(projected.keys, run.offsets), projected.values)
+            keys = _rotate(projected.keys, run.offsets)
+            view = run.group.state.write(self._index, keys, projected.values)
             run.shared_kv[self._index] = view
         else:
             view = run.shared_kv[self._donor]
-        scores = (queries @ ops.keys_in_order(view.keys).swapaxes(-1, -2)) / math.sqrt(DIM)
+        assert isinstance(view, ArrayView)
+        scores = (queries @ view.keys.swapaxes(-1, -2)) / math.sqrt(DIM)
         weights = mx.softmax(mx.where(_seen(view, queries.shape[2], self._window), scores, -mx.inf), axis=-1)
         mixed = weights @ view.values
         return mixed.transpose(0, 2, 1, 3).reshape(run.group.rows, run.group.length, -1)
@@ -67,16 +67,48 @@ class ToyLayer:
         return hidden + mx.tanh(_norm(hidden) @ self._up) @ self._down + side @ self._side
 
 
+class ToyRecurrence:
+    """state = 0.9 * state + input: what linear attention and state-space layers do, in one line."""
+
+    fused = None
+
+    def __init__(self, seed: int) -> None:
+        keys = mx.random.split(mx.random.key(seed), 2)
+        self._in = mx.random.normal((HIDDEN, HIDDEN), key=keys[0]) / math.sqrt(HIDDEN)
+        self._out = mx.random.normal((HIDDEN, HIDDEN), key=keys[1]) / math.sqrt(HIDDEN)
+
+    def before(self, hidden: mx.array) -> Projected:
+        return Projected((_norm(hidden) @ self._in)[:, None], None, None)
+
+    def attend(self, projected: Projected, run: GroupPass) -> mx.array:
+        state = run.group.state.carried(0)
+        out: list[mx.array] = []
+        for t in range(run.group.length):
+            state = 0.9 * state + projected.queries[:, 0, t]
+            out.append(state)
+        run.group.state.carry(0, state)
+        return mx.stack(out, axis=1)
+
+    def after(self, hidden: mx.array, mixed: mx.array, side: mx.array | None) -> mx.array:
+        return hidden + mx.tanh(mixed) @ self._out
+
+
 class ToyGraph:
-    def __init__(self, seed: int = 0, vocab: int = VOCAB) -> None:
+    def __init__(self, seed: int = 0, vocab: int = VOCAB, *, recurrent: bool = False) -> None:
         keys = mx.random.split(mx.random.key(seed + 100), 3)
         self._table = mx.random.normal((vocab, HIDDEN), key=keys[0])
-        self._sides = mx.random.normal((vocab, 3, SIDE), key=keys[1])
-        self._layers = [
+        self._sides = mx.random.normal((vocab, 4, SIDE), key=keys[1])
+        self._layers: list[GraphLayer] = [
             ToyLayer(0, None, WINDOW, seed + 1),
             ToyLayer(1, None, None, seed + 2),
             ToyLayer(2, 1, None, seed + 3),
         ]
+        if recurrent:
+            self._layers.append(ToyRecurrence(seed + 4))
+        self.layout = StateLayout.of(
+            [KVKind(1, HEADS, DIM, Retention(WINDOW, SLACK)), KVKind(1, HEADS, DIM, Retention())],
+            ((HIDDEN,),) if recurrent else (),
+        )
         mx.eval(self._table, self._sides, [vars(layer) for layer in self._layers])
 
     @property
@@ -99,9 +131,8 @@ class ToyGraph:
         blocked = mx.where((tokens == POISON) | (tokens == NOT_A_NUMBER), -1e4, 0.0)
         return 2.0 * hidden @ self._table.T + blocked
 
-    def make_cache(self, rows: int) -> list[LayerCache]:
-        retentions = (Retention(WINDOW, SLACK), Retention())
-        return [RowCache(rows, retention, HEADS, DIM, mx.float32) for retention in retentions]
+    def make_state(self, rows: int) -> RowState:
+        return ArrayState(self.layout, rows, mx.float32)
 
 
 def _norm(x: mx.array) -> mx.array:
@@ -118,7 +149,7 @@ def _rotate(x: mx.array, offsets: Sequence[int]) -> mx.array:
     return mx.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
-def _seen(view: KVView, length: int, window: int | None) -> mx.array:
+def _seen(view: ArrayView, length: int, window: int | None) -> mx.array:
     queries = (mx.array(view.offsets)[:, None] + mx.arange(length))[:, None, :, None]
     keys = (mx.array(view.bases)[:, None] + mx.arange(view.keys.shape[2]))[:, None, None, :]
     seen = keys <= queries

@@ -1,4 +1,4 @@
-"""KV storage of one layer: left-aligned rows, any retention.
+"""KV of one layer in arrays, for back ends without native blocks: left-aligned rows, any retention.
 
 Column c of row r holds position `base[r] + c`. Lengths and bases are host integers: no device
 value is ever read back to know where a row stands. With a sliding window, dropped positions leave
@@ -12,15 +12,17 @@ from typing import Self
 
 import mlx.core as mx
 
-from ingle.cache.retention import Retention
-from ingle.contracts.cache import DonorView, KVView
+from ingle.contracts.cache import ArrayView, Retention
 from ingle.kernels import ops
 
 _GROWTH = 256  # columns added at a time: few reallocations, and slice updates can reuse the buffer
 
 
 class RowCache:
-    """See `contracts.cache.LayerCache`. Buffers are [rows, kv_heads, columns, head_dim] of `dtype`."""
+    """Buffers are [rows, kv_heads, columns, head_dim] of `dtype`.
+
+    Methods rebind arrays and never write where a copy of this cache could see it.
+    """
 
     def __init__(
         self, rows: int, retention: Retention, kv_heads: int, head_dim: int, dtype: mx.Dtype
@@ -57,38 +59,39 @@ class RowCache:
     def nbytes(self) -> int:
         return sum(a.nbytes for a in self.state)
 
-    def append(self, keys: mx.array, values: mx.array) -> KVView:
+    def append(self, keys: mx.array, values: mx.array) -> ArrayView:
+        """Store [rows, kv_heads, length, head_dim] behind each row's last position."""
         if keys.shape[0] != self.rows:
             raise ValueError(f"append of {keys.shape[0]} rows to a cache of {self.rows}")
-        room = self.reserve(keys.shape[2])
-        new_keys, new_values = ops.append(room, keys, values)
-        self.publish(new_keys, new_values, keys.shape[2])
-        return KVView(new_keys, new_values, room.bases, room.offsets)
-
-    def reserve(self, length: int) -> KVView:
+        length = keys.shape[2]
         if length > self._free:
             self._make_room(length)
         assert self._keys is not None and self._values is not None
-        return KVView(self._keys, self._values, self._bases, self._lengths)
-
-    def publish(self, keys: mx.array, values: mx.array, length: int) -> None:
-        self._keys, self._values = keys, values
-        self._lengths = tuple([n + length for n in self._lengths])
+        starts = [n - b for n, b in zip(self._lengths, self._bases, strict=True)]
+        self._keys = ops.write(self._keys, keys, starts)
+        self._values = ops.write(self._values, values, starts)
+        offsets = self._lengths
+        self._lengths = tuple([n + length for n in offsets])
         self._free -= length
+        return ArrayView(self._keys, self._values, self._bases, offsets)
 
-    def trim(self, counts: Sequence[int]) -> None:
-        for row, (count, length, base) in enumerate(zip(counts, self._lengths, self._bases, strict=True)):
-            left = length - count
-            window = self._retention.window or 0
-            if count < 0 or left < 0 or (base > 0 and base > left - window + 1):
-                raise ValueError(
-                    f"cannot take back {count} of {length} tokens of row {row}: "
-                    f"positions before {base} are gone"
-                )
-        self._lengths = tuple(n - c for n, c in zip(self._lengths, counts, strict=True))
+    def view(self) -> ArrayView:
+        if self._keys is None or self._values is None:
+            raise ValueError("an empty cache has nothing to lend")
+        return ArrayView(self._keys, self._values, self._bases, self._lengths)
+
+    def fill(self, base: int, keys: mx.array, values: mx.array) -> None:
+        """Make this fresh cache of one row hold [1, kv_heads, length, head_dim] from position `base` on."""
+        self._keys, self._values = keys, values
+        self._bases, self._lengths, self._free = (base,), (base + keys.shape[2],), 0
+
+    def cut(self, lengths: Sequence[int]) -> None:
+        """Forget what stands at or behind `lengths[r]` of row r."""
+        self._lengths = tuple(lengths)
         self._free = self.columns - self._needed(0)
 
     def select(self, keep: Sequence[int], joining: Sequence[Self] = ()) -> Self:
+        """A new cache: the rows `keep` of this one, then all rows of each of `joining`, in order."""
         kept = list(keep)
         parts: list[tuple[Self, list[int] | None]] = []
         if kept:
@@ -105,14 +108,6 @@ class RowCache:
             new._values = _stack([_rows(c._values, r, columns) for c, r in parts])
             new._free = columns - new._needed(0)
         return new
-
-    def snapshot(self) -> Self:
-        return self.select(range(self.rows))
-
-    def donor(self) -> DonorView:
-        if self._keys is None or self._values is None:
-            raise ValueError("an empty cache has nothing to lend")
-        return DonorView(self._keys, self._values, self._bases, self._lengths)
 
     def _make_room(self, new: int) -> None:
         """Drop what retention no longer needs, then grow, so that `new` more columns fit every row."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from ingle.contracts.cache import KVView, LayerCache
+from ingle.contracts.cache import KVView, RowState, StateLayout
 
 
 class Phase(StrEnum):
@@ -24,7 +24,7 @@ class PhaseGroup:
 
     phase: Phase
     ids: mx.array  # int32 [rows, length]
-    caches: Sequence[LayerCache]  # one for each layer that owns KV
+    state: RowState
     capture: Callable[[int, mx.array], None] | None = None  # (layer, hidden [rows, length, hidden]) tap
 
     @property
@@ -124,4 +124,9 @@ class ModelGraph(Protocol):
         """Normed hidden states [tokens, hidden] -> float32 [tokens, vocab]."""
         ...
 
-    def make_cache(self, rows: int) -> list[LayerCache]: ...
+    @property
+    def layout(self) -> StateLayout:
+        """What a row remembers."""
+        ...
+
+    def make_state(self, rows: int) -> RowState: ...

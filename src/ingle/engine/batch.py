@@ -1,4 +1,4 @@
-"""The decode batch: which rows share the batched KV, changed as a whole or not at all."""
+"""The decode batch: which rows share the batched state, changed as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,48 +6,46 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from ingle.contracts.cache import LayerCache
+from ingle.contracts.cache import RowState
 from ingle.contracts.state import StagedChange
 from ingle.engine.rows import Row
 
 
 class DecodeBatch:
-    """Rows whose prompt is computed. Row i of every layer cache belongs to `rows[i]`."""
+    """Rows whose prompt is computed. Row i of `state` belongs to `rows[i]`; None while there are no rows."""
 
     def __init__(self) -> None:
         self.rows: tuple[Row, ...] = ()
-        self.caches: list[LayerCache] = []
+        self.state: RowState | None = None
 
     @property
     def nbytes(self) -> int:
-        return sum(cache.nbytes for cache in self.caches)
+        return 0 if self.state is None else self.state.nbytes
 
     def stage(self, keep: Sequence[Row], joining: Sequence[Row]) -> StagedChange:
-        """The batch of `keep` (members, any order) followed by `joining` (rows with own caches).
+        """The batch of `keep` (members, any order) followed by `joining` (rows with states of their own).
 
-        Everything that can fail happens here: the new caches are built and evaluated.
+        Everything that can fail happens here: the new state is built and evaluated.
         """
         numbers = [self.rows.index(row) for row in keep]
         rows = (*keep, *joining)
-        own = [row.caches for row in joining]
-        assert all(caches is not None for caches in own), "a joining row brings its KV"
-        joined = [caches for caches in own if caches is not None]
-        caches: list[LayerCache] = []
-        if self.caches and keep:
-            for layer, cache in enumerate(self.caches):
-                caches.append(cache.select(numbers, [c[layer] for c in joined]))
+        joined = [row.state for row in joining if row.state is not None]
+        assert len(joined) == len(joining), "a joining row brings its state"
+        state: RowState | None = None
+        if self.state is not None and keep:
+            state = self.state.select(numbers, joined)
         elif joined:
-            first, *others = joined
-            caches = [c.select(range(c.rows), [o[i] for o in others]) for i, c in enumerate(first)]
-        mx.eval([cache.state for cache in caches])
+            state = joined[0].select(range(joined[0].rows), joined[1:])
+        if state is not None:
+            mx.eval(state.arrays)
 
         def publish() -> None:
-            self.rows, self.caches = rows, caches
+            self.rows, self.state = rows, state
             for row in joining:
-                row.caches = None
+                row.state = None
 
         return StagedChange(publish)
 
     def drop(self) -> None:
-        """Forget all members and their KV."""
-        self.rows, self.caches = (), []
+        """Forget all members and their state."""
+        self.rows, self.state = (), None

@@ -268,7 +268,7 @@ class Engine:
                 for row in (*keep, *entering):
                     row.forget()
                 self._batch.drop()
-        own = sum(c.nbytes for row in self._running.values() for c in row.caches or ())
+        own = sum(row.state.nbytes for row in self._running.values() if row.state is not None)
         self._counters.kv_bytes = self._batch.nbytes + own
 
     def _recover(self, chosen: Plan, error: Exception) -> None:
@@ -295,7 +295,7 @@ class Engine:
     ) -> None:
         self._running.pop(row.id, None)
         self._waiting.pop(row.id, None)
-        row.caches = None
+        row.state = None
         self._counters.running = len(self._running)
         self._counters.finished[reason] = self._counters.finished.get(reason, 0) + 1
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ingle.contracts.cache import LayerCache
+from ingle.contracts.cache import RowState
 from ingle.contracts.request import Request, Subscriber
 from ingle.decoding.processors import TokenHistory, needs_history
 from ingle.decoding.sampler import Draw
@@ -14,15 +14,15 @@ from ingle.decoding.sampler import Draw
 class Row:
     """Engine-private progress of one request. It has no mode: `pending` decides what it needs.
 
-    `caches` holds the KV of a row that computes on its own (a prompt). A row without them is either
-    new or a member of the decode batch.
+    `state` is that of a row that computes on its own (a prompt). A row without one is either new or a
+    member of the decode batch.
     """
 
     request: Request
     subscriber: Subscriber
     computed: int = 0  # tokens whose KV exists
     output: list[int] = field(default_factory=list[int])
-    caches: list[LayerCache] | None = None
+    state: RowState | None = None
     suspect: bool = False  # its last step failed: it runs alone until it has put out a token
     history: TokenHistory | None = None
 
@@ -59,4 +59,4 @@ class Row:
     def forget(self) -> None:
         """Drop all KV: everything known becomes pending and is computed again."""
         self.computed = 0
-        self.caches = None
+        self.state = None

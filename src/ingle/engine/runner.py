@@ -46,17 +46,18 @@ class Runner:
             ids = mx.array([row.tokens(row.computed, 1) for row in members], mx.int32)
             ready.append(len(groups))
             draws += members
-            groups.append(PhaseGroup(Phase.DECODE, ids, batch.caches))
+            assert batch.state is not None
+            groups.append(PhaseGroup(Phase.DECODE, ids, batch.state))
             computed.update((row.id, 1) for row in members)
         for window in plan.windows:
             row = rows[window.id]
-            if row.caches is None:
-                row.caches = self._graph.make_cache(1)
+            if row.state is None:
+                row.state = self._graph.make_state(1)
             ids = mx.array([row.tokens(row.computed, window.length)], mx.int32)
             if window.length == row.pending:
                 ready.append(len(groups))
                 draws.append(row)
-            groups.append(PhaseGroup(Phase.WINDOW, ids, row.caches))
+            groups.append(PhaseGroup(Phase.WINDOW, ids, row.state))
             computed[row.id] = window.length
         hidden = forward(self._graph, groups, row_invariant=self._row_invariant)
         sampled: dict[str, Sampled] = {}
@@ -64,5 +65,5 @@ class Runner:
             last = mx.concatenate([hidden[group][:, -1] for group in ready])
             results = sample(self._graph.logits(last), [row.draw() for row in draws])
             sampled = {row.id: result for row, result in zip(draws, results, strict=True)}
-        mx.eval(hidden, [cache.state for group in groups for cache in group.caches])
+        mx.eval(hidden, [group.state.arrays for group in groups])
         return StepResult(computed, sampled)

@@ -36,7 +36,7 @@ def forward(
 ) -> list[mx.array]:
     """Hidden states after the final norm, one [rows, length, hidden] array for each group.
 
-    Appends to the groups' caches. Lazy, except that big steps are evaluated layer by layer.
+    Advances the groups' states. Lazy, except that big steps are evaluated layer by layer.
     """
     out: dict[int, mx.array] = {}
     for members in bundles(groups, row_invariant=row_invariant):
@@ -46,17 +46,18 @@ def forward(
 
 
 def _forward_packed(graph: ModelGraph, groups: Sequence[PhaseGroup]) -> list[mx.array]:
-    runs = [GroupPass(group, _offsets(group)) for group in groups]
+    for group in groups:
+        group.state.reserve(group.length)
+    runs = [GroupPass(group, group.state.lengths) for group in groups]
     starts = [0]
     for group in groups:
         starts.append(starts[-1] + group.tokens)
     ids = _join([group.ids.reshape(-1) for group in groups])
     hidden = graph.embed(ids)
     sides = graph.side_inputs(ids, hidden)
-    tapped = any(group.capture is not None for group in groups)
     index = 0
     while index < len(graph.layers):
-        span = _fused_span(graph.layers, index, single=tapped) if sides is None else []
+        span = _fused_span(graph.layers, index, groups) if sides is None else []
         if span:
             hidden = _run_fused(span, index, hidden, groups)
             index += len(span)
@@ -69,14 +70,19 @@ def _forward_packed(graph: ModelGraph, groups: Sequence[PhaseGroup]) -> list[mx.
         for start, group in zip(starts, groups, strict=False):
             if group.capture is not None:
                 group.capture(index - 1, _part(hidden, start, group))
+    for group in groups:
+        group.state.advance(group.length)
     hidden = graph.norm(hidden)
     return [_part(hidden, start, group) for start, group in zip(starts, groups, strict=False)]
 
 
-def _fused_span(layers: Sequence[GraphLayer], first: int, *, single: bool) -> list[GraphLayer]:
+def _fused_span(layers: Sequence[GraphLayer], first: int, groups: Sequence[PhaseGroup]) -> list[GraphLayer]:
     """The layers from `first` on that run as one operation; only one where somebody taps each layer."""
+    if any(group.state.tables(0) is None for group in groups):
+        return []
+    tapped = any(group.capture is not None for group in groups)
     span: list[GraphLayer] = []
-    for layer in layers[first : first + 1 if single else None]:
+    for layer in layers[first : first + 1 if tapped else None]:
         if layer.fused is None:
             break
         span.append(layer)
@@ -86,23 +92,20 @@ def _fused_span(layers: Sequence[GraphLayer], first: int, *, single: bool) -> li
 def _run_fused(
     layers: Sequence[GraphLayer], first: int, hidden: mx.array, groups: Sequence[PhaseGroup]
 ) -> mx.array:
-    """Layers that each own KV: number n has cache n."""
-    stores: list[mx.array] = []
-    bases: list[Sequence[int]] = []
-    owners = [(group.caches[n], group.length) for n in range(first, first + len(layers)) for group in groups]
-    for cache, length in owners:
-        keys, values, row_bases, _ = cache.reserve(length)
-        stores += (keys, values)
-        bases.append(row_bases)
-    offsets = [offset for group in groups for offset in _offsets(group)]
-    if len(groups) > 1:  # one list for each layer
-        count = len(groups)
-        bases = [[b for rows in bases[i : i + count] for b in rows] for i in range(0, len(bases), count)]
+    """Layers that each own KV: number n has KV number n."""
+    layout = groups[0].state.layout
+    tables = [
+        [table for group in groups for table in group.state.tables(kind) or ()]
+        for kind in range(len(layout.kinds))
+    ]
+    offsets = [offset for group in groups for offset in group.state.lengths]
     shapes = [(group.rows, group.length) for group in groups]
+    places = layout.places[first : first + len(layers)]
+    before = [done for group in groups for done in group.state.arrays]
     whole = [layer.fused for layer in layers]
-    hidden, *stores = fused.run_layers(whole, hidden, stores, shapes, offsets, bases)
-    for (cache, length), keys, values in zip(owners, stores[::2], stores[1::2], strict=True):
-        cache.publish(keys, values, length)
+    hidden = fused.run_layers(whole, hidden, tables, places, shapes, offsets, before)
+    for group in groups:
+        group.state.wrote(hidden)
     return hidden
 
 
@@ -121,10 +124,6 @@ def _run_layer(
         ]
     )
     return layer.after(hidden, mixed, side)
-
-
-def _offsets(group: PhaseGroup) -> tuple[int, ...]:
-    return group.caches[0].lengths if group.caches else (0,) * group.rows
 
 
 def _part(hidden: mx.array, start: int, group: PhaseGroup) -> mx.array:

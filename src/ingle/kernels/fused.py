@@ -18,7 +18,7 @@ from ingle.kernels.ops import Activation
 from ingle.kernels.packing import PackedLinear
 
 if TYPE_CHECKING:
-    from ingle.kernels._cpu import Layer, Packed, Rope
+    from ingle.kernels._cpu import KVTable, Layer, Packed, Rope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,15 +95,25 @@ def _native(packed: PackedLinear) -> Packed | None:
 def run_layers(
     layers: Sequence[object],
     hidden: mx.array,
-    stores: Sequence[mx.array],
+    tables: Sequence[Sequence[object]],
+    places: Sequence[tuple[int, int]],
     shapes: Sequence[tuple[int, int]],
     offsets: Sequence[int],
-    bases: Sequence[Sequence[int]],
-) -> list[mx.array]:
+    after: Sequence[mx.array],
+) -> mx.array:
     """Consecutive layers (from `fuse`) over the packed hidden states [tokens, hidden] of several groups.
 
-    `stores` holds keys and values of each group for each layer, with room for the group's tokens;
-    `shapes` are (rows, length) of the groups; `offsets` each row's first position; `bases[layer]` the
-    position of each row's column 0. Returns the hidden states, then the stores with the new tokens.
+    `tables[kind]` holds a table for each row of the groups, one group after the other, with room for
+    the row's tokens; `places` says for each layer in which kind, as which of its layers, its KV lies;
+    `shapes` are (rows, length) of the groups; `offsets` each row's first position;
+    `after` what must be done before.
     """
-    return native.cpu.decoder_layers(cast("Sequence[Layer]", layers), hidden, stores, shapes, offsets, bases)
+    return native.cpu.decoder_layers(
+        cast("Sequence[Layer]", layers),
+        hidden,
+        cast("Sequence[Sequence[KVTable]]", tables),
+        places,
+        shapes,
+        offsets,
+        after,
+    )

@@ -10,14 +10,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import mlx.core as mx
 
-from ingle.contracts.cache import KVView
+from ingle.contracts.cache import KVView, TableView
 from ingle.contracts.weights import Affine, Dense
 from ingle.kernels import native, plain
 from ingle.kernels.packing import PackedLinear, dequantize, on_cpu, pack_linear, uses_native
+
+if TYPE_CHECKING:
+    from ingle.kernels._cpu import KVTable
 
 __all__ = [
     "Activation",
@@ -33,13 +36,14 @@ __all__ = [
     "expert_linear",
     "gated",
     "gated_linear",
-    "keys_in_order",
     "linear",
     "pack_linear",
     "rms_norm",
     "rope",
     "row_invariant",
+    "uses_native",
     "warn_if_plain",
+    "write",
 ]
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -155,29 +159,24 @@ def gated(gate: mx.array, up: mx.array, activation: Activation) -> mx.array:
     return plain.gate(gate, up, activation)
 
 
-def append(view: KVView, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-    """The view's keys and values with new ones [rows, kv_heads, length, D] at each row's offset.
+def append(view: TableView, keys: mx.array, values: mx.array) -> mx.array:
+    """Write [rows, kv_heads, length, D] at the view's offsets of its tables, where there is room.
 
-    Takes the memory of the view's arrays where nobody else holds them, else copies. The number of
-    columns is a multiple of 16.
+    Waits for what the view waits for. Who reads or writes there later waits for the result.
     """
-    starts = [offset - base for offset, base in zip(view.offsets, view.bases, strict=True)]
-    if uses_native(keys.dtype):
-        new_keys, new_values = native.cpu.append(view.keys, view.values, keys, values, starts)
-        return new_keys, new_values
-    return plain.write(view.keys, keys, starts), plain.write(view.values, values, starts)
+    return native.cpu.append(keys, values, _tables(view), view.layer, view.offsets, view.after)
 
 
-def keys_in_order(keys: mx.array) -> mx.array:
-    """Keys of a store [rows, kv_heads, columns, D] with column c at place c, for those who look inside.
+def write(buffer: mx.array, new: mx.array, starts: Sequence[int]) -> mx.array:
+    """`buffer` [rows, kv_heads, columns, D] with row r of `new` from column starts[r] on.
 
-    `append` may keep them in another order that `attention` reads faster; values always lie in order.
+    Takes the buffer's memory where nobody else holds it, else copies.
     """
-    if not uses_native(mx.float32):
-        return keys
-    rows, heads, columns, dim = keys.shape
-    blocks = keys.reshape(rows, heads, columns // 16, dim, 16)
-    return blocks.swapaxes(-1, -2).reshape(rows, heads, columns, dim)
+    return plain.write(buffer, new, starts)
+
+
+def _tables(view: TableView) -> Sequence[KVTable]:
+    return cast("Sequence[KVTable]", view.tables)
 
 
 def attention(
@@ -196,10 +195,17 @@ def attention(
     ends[r, i] instead, its own at least: spans whose tokens attend both ways. Scores are q.k * scale,
     then cap * tanh(score / cap). Query head h reads KV head h * kv_heads // heads.
     """
-    if uses_native(queries.dtype):
-        keys, values, bases, offsets = view
+    if isinstance(view, TableView):
         return native.cpu.attention(
-            queries, keys, values, bases, offsets, ends, scale, window or 0, softcap or 0.0
+            queries,
+            _tables(view),
+            view.layer,
+            view.offsets,
+            view.after,
+            ends,
+            scale,
+            window or 0,
+            softcap or 0.0,
         )
     return plain.attention(queries, view, ends, scale=scale, window=window, softcap=softcap)
 

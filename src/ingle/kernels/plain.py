@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from ingle.contracts.cache import KVView
+from ingle.contracts.cache import ArrayView
 
 
 def rope(x: mx.array, offsets: Sequence[int], inv_freq: mx.array, scale: float) -> mx.array:
@@ -36,7 +36,7 @@ def write(buffer: mx.array, new: mx.array, starts: Sequence[int]) -> mx.array:
 
 def attention(
     queries: mx.array,
-    view: KVView,
+    view: ArrayView,
     ends: mx.array | None,
     *,
     scale: float,
@@ -63,7 +63,7 @@ def attention(
 
 
 def _mask(
-    view: KVView, length: int, columns: int, window: int | None, ends: mx.array | None
+    view: ArrayView, length: int, columns: int, window: int | None, ends: mx.array | None
 ) -> mx.array | None:
     """bool [rows, 1, length, columns]; None when every query sees every column."""
     if len(view.bases) == 1 and length == 1 and ends is None and (window is None or columns <= window):

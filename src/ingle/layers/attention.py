@@ -15,7 +15,7 @@ from ingle.layers.rope import Rope
 
 @dataclass(slots=True, eq=False)
 class Attention:
-    """Grouped-query attention of one layer that owns its KV (cache number `cache_index`)."""
+    """Grouped-query attention of one layer that owns its KV (KV number `kv_index`)."""
 
     q: Linear
     k: Linear
@@ -26,7 +26,7 @@ class Attention:
     kv_heads: int
     head_dim: int
     scale: float
-    cache_index: int
+    kv_index: int
     window: int | None = None
     softcap: float | None = None
     q_norm: RMSNorm | None = None  # over head_dim, before rotation
@@ -46,7 +46,7 @@ class Attention:
         assert projected.keys is not None and projected.values is not None
         queries = self.rope(projected.queries, run.offsets)
         keys = self.rope(projected.keys, run.offsets)
-        view = run.group.caches[self.cache_index].append(keys, projected.values)
+        view = run.group.state.write(self.kv_index, keys, projected.values)
         out = ops.attention(queries, view, scale=self.scale, window=self.window, softcap=self.softcap)
         return out.transpose(0, 2, 1, 3).reshape(run.group.rows, run.group.length, -1)
 

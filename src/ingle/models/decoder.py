@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
-from ingle.cache.retention import Retention
-from ingle.cache.rows import RowCache
-from ingle.contracts.cache import LayerCache
+from ingle.cache.state import make_state
+from ingle.contracts.cache import KVKind, Retention, RowState, StateLayout
 from ingle.contracts.graph import GraphLayer
 from ingle.contracts.model_config import LayerKind, ModelConfig
 from ingle.contracts.weights import WeightSource
@@ -70,7 +69,7 @@ class WeightReader:
             kv_heads=c.num_kv_heads,
             head_dim=c.head_dim,
             scale=c.attention_scale,
-            cache_index=index,
+            kv_index=index,
             window=c.window if kind == "sliding" else None,
             softcap=c.attention_softcap,
             q_norm=self.norm(f"{name}.q_norm", c.head_dim) if qk_norm else None,
@@ -129,14 +128,17 @@ class DecoderGraph:
             hidden = hidden * self._config.logit_scale
         return self._head(hidden, self._config.final_softcap).astype(mx.float32)
 
-    def make_cache(self, rows: int) -> list[LayerCache]:
-        """One cache for each layer; sliding layers keep their window and a little slack."""
-        retentions = {
-            "full": Retention(),
-            "sliding": Retention(self._config.window, slack=_DRAFT_SLACK),
-        }
-        c = self._config
-        return [
-            RowCache(rows, retentions[kind], c.num_kv_heads, c.head_dim, self._dtype)
-            for kind in c.layer_kinds
-        ]
+    @property
+    def layout(self) -> StateLayout:
+        return layout_of(self._config)
+
+    def make_state(self, rows: int) -> RowState:
+        return make_state(self.layout, rows, self._dtype)
+
+
+def layout_of(config: ModelConfig) -> StateLayout:
+    """One KV for each layer; sliding layers keep their window and a little slack."""
+    retentions = {"full": Retention(), "sliding": Retention(config.window, slack=_DRAFT_SLACK)}
+    return StateLayout.of(
+        [KVKind(1, config.num_kv_heads, config.head_dim, retentions[kind]) for kind in config.layer_kinds]
+    )
