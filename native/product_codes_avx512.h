@@ -67,7 +67,7 @@ struct CodesGroup {
 
   // Asks for codes well before they are met, where few rows make memory the bound.
   [[gnu::always_inline]] static inline void fetch_ahead(const unsigned char* p, int bytes) {
-    if constexpr (ROWS <= 4)
+    if constexpr (ROWS <= 8)
       for (int i = 0; i < bytes; i += 64) _mm_prefetch(p + kAhead + i, _MM_HINT_T0);
   }
 
