@@ -63,6 +63,7 @@ NB_MODULE(_cpu, m) {
         std::memcpy(block->data(), data.c_str(), data.size());
         return block;
       }, "data"_a);
+  m.def("weight_bytes", &Packed::live_bytes);
   m.def("kv_bytes", &KVBlock::live_bytes);
   m.def("kv_peak_bytes", &KVBlock::peak_bytes);
   m.def("reset_kv_peak", &KVBlock::reset_peak);

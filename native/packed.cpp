@@ -1,6 +1,7 @@
 #include "packed.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +16,8 @@
 
 namespace ingle {
 namespace {
+
+std::atomic<size_t> live{0};
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
@@ -112,9 +115,15 @@ Packed::Packed(int n, int k, Form form, long block_bytes) {
 #endif
   std::memset(data_, 0, size_);
   weight_.data = data_;
+  live.fetch_add(size_);
 }
 
-Packed::~Packed() { std::free(data_); }
+Packed::~Packed() {
+  std::free(data_);
+  live.fetch_sub(size_);
+}
+
+size_t Packed::live_bytes() { return live.load(); }
 
 std::shared_ptr<Packed> Packed::codes(const uint32_t* words, const float* scales, const float* biases, int n, int k,
                                       int bits, int group) {

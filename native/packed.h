@@ -27,6 +27,7 @@ class Packed : public std::enable_shared_from_this<Packed> {
 
   const Weight& weight() const { return weight_; }
   size_t nbytes() const { return size_; }
+  static size_t live_bytes();  // of all weights in this process
 
   // Row `row` times `factor`: k floats. scale * code + bias, in float32.
   void read_row(int row, float factor, float* out) const;

@@ -19,7 +19,10 @@ class EngineConfig:
 
     max_rows: int = 16  # sequences that run at the same time
     max_waiting: int = 128  # accepted requests that wait for a row; beyond it `QueueFull`
-    window_tokens: int = 256  # prompt tokens computed in one step, all prompt windows together
+    window_tokens: int = 256  # most prompt tokens computed in one step, all prompt windows together
+    max_gap_ms: float = 100.0  # how long a prompt's window may delay the next token of running streams
+    memory_bytes: int | None = None  # weights, KV and transients together; None: 90 % of what is free
+    prompt_cache_bytes: int | None = None  # KV kept for later requests; None: half of KV's memory; 0: none
     context_length: int | None = None  # caps the model's own limit; None: the model's
     dtype: str = (
         "auto"  # activations: "auto" (float32 on CPU, bfloat16 on GPUs), "float32", "bfloat16", "float16"
@@ -30,6 +33,15 @@ class EngineConfig:
         _require(0 <= self.max_waiting <= 100_000, f"max_waiting must be 0 to 100000, got {self.max_waiting}")
         _require(
             1 <= self.window_tokens <= 8192, f"window_tokens must be 1 to 8192, got {self.window_tokens}"
+        )
+        _require(self.max_gap_ms > 0, f"max_gap_ms must be positive, got {self.max_gap_ms}")
+        _require(
+            self.memory_bytes is None or self.memory_bytes > 0,
+            f"memory_bytes must be positive, got {self.memory_bytes}",
+        )
+        _require(
+            self.prompt_cache_bytes is None or self.prompt_cache_bytes >= 0,
+            f"prompt_cache_bytes must not be negative, got {self.prompt_cache_bytes}",
         )
         _require(
             self.context_length is None or self.context_length >= 16,
@@ -50,6 +62,7 @@ class ServerConfig:
     api_keys: tuple[str, ...] = ()  # empty: no key is asked for
     max_body_bytes: int = 10 * 1024 * 1024
     max_choices: int = 8  # largest `n`
+    stuck_after_s: float = 300.0  # a step that takes longer turns /health red
     request_timeout_s: float = 600.0  # a request is cancelled after this long
     shutdown_timeout_s: float = 10.0  # running requests may finish for this long, then they are ended
 
@@ -61,6 +74,7 @@ class ServerConfig:
             self.max_body_bytes >= 1024, f"max_body_bytes must be at least 1024, got {self.max_body_bytes}"
         )
         _require(1 <= self.max_choices <= 128, f"max_choices must be 1 to 128, got {self.max_choices}")
+        _require(self.stuck_after_s > 0, "stuck_after_s must be positive")
         _require(self.request_timeout_s > 0, "request_timeout_s must be positive")
         _require(self.shutdown_timeout_s >= 0, "shutdown_timeout_s must not be negative")
 

@@ -3,7 +3,8 @@
 IngleError
 ├── RequestError            the caller's fault; carries `param` and `code`
 │   ├── InvalidRequest      a field is missing, malformed, out of range or asks for what we do not do
-│   │   └── ContextOverflow prompt (and max_tokens) do not fit the model's context
+│   │   ├── ContextOverflow prompt (and max_tokens) do not fit the model's context
+│   │   └── InsufficientMemory its KV can never fit the memory that this engine may take
 │   ├── Unauthorized        no key, or a wrong one
 │   ├── NotFound            no such model or route
 │   ├── TooLarge            the body is over the limit
@@ -45,6 +46,12 @@ class ContextOverflow(InvalidRequest):
     """The prompt, or prompt plus `max_tokens`, is longer than the model's context."""
 
     code = "context_length_exceeded"
+
+
+class InsufficientMemory(InvalidRequest):
+    """The sequence's keys and values are larger than all the memory that the engine may give to KV."""
+
+    code = "insufficient_memory"
 
 
 class Unauthorized(RequestError):

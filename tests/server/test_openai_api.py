@@ -236,7 +236,7 @@ def test_models_health_metrics_and_root(client: OpenAI, running: Running) -> Non
     assert httpx2.get(running.url + "/health").json() == {"status": "ok"}
     assert httpx2.head(running.url + "/").status_code == 200
     metrics = httpx2.get(running.url + "/metrics").text
-    assert 'ingle_generated_tokens_total{model="toy"}' in metrics
+    assert 'ingle_generation_tokens_total{model="toy"}' in metrics
     assert 'ingle_http_requests_total{route="/v1/chat/completions",status="200"}' in metrics
 
 

@@ -134,6 +134,9 @@ class ToyGraph:
     def make_state(self, rows: int) -> RowState:
         return ArrayState(self.layout, rows, mx.float32)
 
+    def step_bytes(self, tokens: int, rows: int) -> int:
+        return 4096 * tokens + 4096 * rows
+
 
 def _norm(x: mx.array) -> mx.array:
     return x * mx.rsqrt(mx.mean(x * x, axis=-1, keepdims=True) + 1e-6)

@@ -84,7 +84,7 @@ async def _answer(model: TextModel, history: list[dict[str, str]], options: Gene
         else:
             print()
     ended = time.monotonic()
-    tokens = generation.completion_tokens
+    tokens = generation.usage.completion_tokens
     rate = (tokens - 1) / (ended - first) if first and tokens > 1 else 0.0
     wait = 1e3 * ((first or ended) - started)
     print(f"[{tokens} tokens, first after {wait:.0f} ms, {rate:.1f} tokens/s]", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import warnings
 from typing import TYPE_CHECKING
@@ -33,12 +34,46 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-waiting", type=int, default=128, metavar="N", help="requests that may wait (128)"
     )
     parser.add_argument(
+        "--memory",
+        type=size,
+        metavar="SIZE",
+        help="weights, KV and transients together, such as 6GiB (90 %% of what is free)",
+    )
+    parser.add_argument(
+        "--prompt-cache",
+        type=size,
+        metavar="SIZE",
+        help="KV kept for later requests; 0 for none (half of what KV may take)",
+    )
+    parser.add_argument(
+        "--max-gap-ms",
+        type=float,
+        default=100.0,
+        metavar="MS",
+        help="how long a prompt may delay the next token of running streams (100)",
+    )
+    parser.add_argument(
         "--dtype",
         default="auto",
         help="activations: auto, float32, bfloat16 or float16 (auto: float32 on CPUs)",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of the native kernels (all cores)")
     parser.add_argument("--offline", action="store_true", help="never touch the network")
+
+
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1024, "mi": 1024**2, "gi": 1024**3}
+
+
+def size(text: str) -> int:
+    """Bytes in "512MiB", "6GB", "6g" or "1000000".
+
+    Raises:
+        argparse.ArgumentTypeError: anything else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", text.strip().lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; expected something like 512MiB or 6GB")
+    return int(float(found[1]) * _UNITS[found[2] or ""])
 
 
 class ProgressBar:
@@ -71,7 +106,13 @@ def load(args: argparse.Namespace) -> Loaded:
 
     env = Environment.read()
     config = EngineConfig(
-        max_rows=args.max_rows, max_waiting=args.max_waiting, context_length=args.context, dtype=args.dtype
+        max_rows=args.max_rows,
+        max_waiting=args.max_waiting,
+        max_gap_ms=args.max_gap_ms,
+        memory_bytes=args.memory,
+        prompt_cache_bytes=args.prompt_cache,
+        context_length=args.context,
+        dtype=args.dtype,
     )
     path = resolve(args.model, env.store(offline=args.offline), ProgressBar())
     name = args.model if args.model in CATALOG else path.stem if path.is_file() else path.name

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ingle.contracts.request import EngineEvent, Request, SamplingParams, TokensCommitted
+from ingle.contracts.request import EngineEvent, Finished, Request, SamplingParams, TokensCommitted
 from ingle.engine.handle import EngineHandle
 from ingle.errors import EngineError
 
@@ -34,7 +34,7 @@ class _Stopwatch:
             for id, event in events:
                 if isinstance(event, TokensCommitted):
                     self.arrivals[id] += [now] * len(event.tokens)
-                else:
+                elif isinstance(event, Finished):
                     self._open -= 1
                     if event.reason != "length":
                         self._failed = f"{event.reason}: {event.detail}"

@@ -42,10 +42,6 @@ class KVKind:
     head_dim: int
     retention: Retention
 
-    def block_bytes(self, itemsize: int) -> int:
-        """Of KEY_BLOCK positions of one row, keys and values of all these layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * KEY_BLOCK * itemsize
-
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
@@ -54,9 +50,12 @@ class StateLayout:
     kinds: tuple[KVKind, ...]
     places: tuple[tuple[int, int], ...]  # (kind, layer within it) of each layer that owns KV
     recurrent: tuple[tuple[int, ...], ...] = ()  # shape of what each recurrent layer carries along
+    itemsize: int = 4  # bytes of one element of a key
 
     @classmethod
-    def of(cls, layers: Sequence[KVKind], recurrent: tuple[tuple[int, ...], ...] = ()) -> StateLayout:
+    def of(
+        cls, layers: Sequence[KVKind], recurrent: tuple[tuple[int, ...], ...] = (), itemsize: int = 4
+    ) -> StateLayout:
         """From a kind for each layer alone (`layers` 1), in order; alike ones become one kind."""
         kinds = list(dict.fromkeys(layers))
         counts = [0] * len(kinds)
@@ -69,7 +68,13 @@ class StateLayout:
             tuple(KVKind(n, k.kv_heads, k.head_dim, k.retention) for k, n in zip(kinds, counts, strict=True)),
             tuple(places),
             recurrent,
+            itemsize,
         )
+
+    def block_bytes(self, kind: int) -> int:
+        """Of KEY_BLOCK positions of one row, keys and values of all layers of a kind."""
+        k = self.kinds[kind]
+        return 2 * k.layers * k.kv_heads * k.head_dim * KEY_BLOCK * self.itemsize
 
 
 class ArrayView(NamedTuple):

@@ -73,6 +73,15 @@ def _between(name: str, value: float, low: float, high: float) -> None:
         raise ValueError(f"{name} must be between {low} and {high}, got {value}")
 
 
+@dataclass(frozen=True, slots=True)
+class ContentSpan:
+    """Prompt positions [start, end) that hold the soft tokens of one piece of media."""
+
+    start: int
+    end: int
+    digest: bytes  # full digest of everything that decides the features: content, size, settings
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One sequence to generate. Immutable: what a row has done so far lives in the engine's `Row`."""
@@ -80,6 +89,9 @@ class Request:
     id: str
     prompt: tuple[int, ...]
     sampling: SamplingParams
+    content: tuple[ContentSpan, ...] = ()
+    priority: int = 0  # higher goes first
+    cache_key: bytes | None = b""  # only requests with equal keys share KV; None: with nobody
 
     def check(self, *, vocab_size: int, context_length: int) -> None:
         """Refuse what this model cannot run.
@@ -117,6 +129,13 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class Started:
+    """The first event of a request that gets to run: its row exists."""
+
+    cached_tokens: int  # of the prompt, whose KV was there already
+
+
+@dataclass(frozen=True, slots=True)
 class TokensCommitted:
     """Tokens that are final, in order. A stop token that ended the row is not among them."""
 
@@ -133,7 +152,7 @@ class Finished:
     stop_token: int | None = None  # the stop token that ended the row
 
 
-EngineEvent: TypeAlias = TokensCommitted | Finished
+EngineEvent: TypeAlias = Started | TokensCommitted | Finished
 
 
 class Subscriber(Protocol):

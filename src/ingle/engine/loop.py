@@ -7,10 +7,11 @@ computed again one at a time, and a row that fails alone ends with an error.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,14 +19,25 @@ import mlx.core as mx
 
 from ingle.config import EngineConfig
 from ingle.contracts.graph import ModelGraph
-from ingle.contracts.request import EngineEvent, Finished, FinishReason, Request, Subscriber, TokensCommitted
+from ingle.contracts.request import (
+    EngineEvent,
+    Finished,
+    FinishReason,
+    Request,
+    Started,
+    Subscriber,
+    TokensCommitted,
+)
 from ingle.contracts.state import Transaction
 from ingle.decoding.sampler import Sampled
+from ingle.engine.admission import Admission
 from ingle.engine.batch import DecodeBatch
 from ingle.engine.handle import EngineInfo, EngineStats
+from ingle.engine.memory_plan import MemoryPlan
+from ingle.engine.pace import Pace
 from ingle.engine.rows import Row
 from ingle.engine.runner import Runner, StepResult
-from ingle.engine.scheduler import Budget, Plan, QueueView, RowView, plan
+from ingle.engine.scheduler import Plan, RowView, plan
 from ingle.errors import EngineStopped, InvalidRequest, QueueFull
 
 _log = logging.getLogger(__name__)
@@ -46,12 +58,14 @@ class _Inbox:
 class _Counters:
     """Written by the engine thread, read by anybody: single numbers, so no lock."""
 
-    steps: int = 0
+    steps: dict[str, int] = field(default_factory=dict[str, int])
+    step_seconds: dict[str, float] = field(default_factory=dict[str, float])
     prompt_tokens: int = 0
     generated_tokens: int = 0
-    step_seconds: float = 0.0
-    kv_bytes: int = 0
+    paused: int = 0
+    failed_steps: int = 0
     running: int = 0
+    kv_bytes: int = 0
     busy_since: float | None = None  # monotonic start of the step in progress
     finished: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -74,9 +88,12 @@ class Engine:
         self._inbox = _Inbox()
         self._live: set[str] = set()  # accepted and not finished; guarded by the lock
         self._counters = _Counters()
-        # Engine-thread state: rows by id in order of arrival.
-        self._waiting: OrderedDict[str, Row] = OrderedDict()
-        self._running: OrderedDict[str, Row] = OrderedDict()
+        self._arrivals = itertools.count()
+        # Engine-thread state.
+        self._waiting: dict[str, Row] = {}
+        self._running: dict[str, Row] = {}
+        self._holding = False  # rows were paused: nobody starts until somebody leaves
+        self._pace = Pace(config.max_gap_ms / 1e3, config.window_tokens)
         self._batch = DecodeBatch()
         self._events: dict[Subscriber, list[tuple[str, EngineEvent]]] = {}
         ready: _Ready = _Ready()
@@ -95,6 +112,7 @@ class Engine:
 
     def submit(self, request: Request, subscriber: Subscriber) -> None:
         request.check(vocab_size=self._info.vocab_size, context_length=self._info.context_length)
+        self._memory.check(request, self._info.fitting_tokens)
         limit = self._config.max_rows + self._config.max_waiting
         with self._lock:
             if self._inbox.closing is not None or not self._thread.is_alive():
@@ -106,7 +124,7 @@ class Engine:
                     f"{len(self._live)} requests run or wait, the limit is {limit}; try again later"
                 )
             self._live.add(request.id)
-            self._inbox.submitted.append(Row(request, subscriber))
+            self._inbox.submitted.append(Row(request, subscriber, arrival=next(self._arrivals)))
             self._lock.notify()
 
     def cancel(self, request_id: str, detail: str = "cancelled") -> None:
@@ -116,19 +134,30 @@ class Engine:
                 self._lock.notify()
 
     def stats(self) -> EngineStats:
-        c = self._counters
+        c, admission, memory = self._counters, self._admission, self._memory
         busy = c.busy_since
         with self._lock:
             live = len(self._live)
         return EngineStats(
             waiting=max(0, live - c.running),
             running=c.running,
-            steps=c.steps,
+            steps=dict(c.steps),
+            step_seconds=dict(c.step_seconds),
             prompt_tokens=c.prompt_tokens,
+            cached_tokens=admission.counters.hit_tokens,
+            queried_tokens=admission.counters.queried_tokens,
+            cached_bytes=admission.counters.hit_bytes,
             generated_tokens=c.generated_tokens,
             finished=dict(c.finished),
-            step_seconds=c.step_seconds,
+            delayed=admission.counters.delayed,
+            paused=c.paused,
+            failed_steps=c.failed_steps,
             kv_bytes=c.kv_bytes,
+            prompt_cache_bytes=admission.cache.nbytes,
+            kv_limit_bytes=admission.kv_bytes,
+            weights_bytes=memory.weights,
+            predicted_bytes=memory.predicted,
+            peak_bytes=memory.peak,
             alive=self._thread.is_alive(),
             last_step_age_s=0.0 if busy is None else time.monotonic() - busy,
         )
@@ -146,7 +175,10 @@ class Engine:
 
     def _main(self, build: Callable[[], ModelGraph], ready: _Ready) -> None:
         try:
-            runner = Runner(build(), row_invariant=self._row_invariant)
+            graph, self._memory = MemoryPlan.build(build, self._config)
+            self._admission = Admission(graph, self._memory.kv, self._memory.prompt_cache)
+            self._info = self._memory.limit(self._info)
+            runner = Runner(graph, row_invariant=self._row_invariant)
         except BaseException as error:
             ready.error = error
             ready.event.set()
@@ -185,35 +217,105 @@ class Engine:
         if leaving:
             self._settle()
             self._flush()
+            self._memory.note_peak()
         return inbox.closing is None
 
     def _step(self, runner: Runner) -> None:
-        chosen = plan(self._view(), Budget(self._config.max_rows, self._config.window_tokens))
+        self._admit()
+        chosen = self._plan()
         if chosen.empty:
             return
-        for id in chosen.admitted:
-            self._running[id] = self._waiting.pop(id)
-        self._counters.running = len(self._running)
+        streams, tokens = bool(chosen.decode), chosen.window_tokens
+        phase = "decode" if not tokens else "mixed" if streams else "prefill"
         started = self._counters.busy_since = time.monotonic()
+        self._memory.expect(
+            self._admission.used(self._rows) + self._growth(chosen),
+            tokens=len(chosen.decode) + tokens,
+            rows=len(chosen.decode) + len(chosen.windows),
+        )
         try:
             result = runner.run(chosen, self._running, self._batch)
             self._commit(result)
         except Exception as error:
             self._recover(chosen, error)
-        self._counters.steps += 1
-        self._counters.step_seconds += time.monotonic() - started
+        seconds = time.monotonic() - started
         self._counters.busy_since = None
-        if chosen.windows or self._counters.steps % _CLEAR_STEPS == 0:
+        self._counters.steps[phase] = self._counters.steps.get(phase, 0) + 1
+        self._counters.step_seconds[phase] = self._counters.step_seconds.get(phase, 0.0) + seconds
+        self._pace.observe(streams=streams, tokens=tokens, seconds=seconds)
+        if chosen.windows or self._counters.steps[phase] % _CLEAR_STEPS == 0:
             mx.clear_cache()
+        if not self._running:
+            self._memory.note_peak()
 
-    def _view(self) -> QueueView:
-        members = set(self._batch.rows)
-        return QueueView(
-            running=[
-                RowView(row.id, row.pending, row in members, row.suspect) for row in self._running.values()
-            ],
-            waiting=[RowView(row.id, row.pending, False) for row in self._waiting.values()],
-        )
+    def _admit(self) -> None:
+        """Waiting rows start, highest priority and then oldest first, while there are rows and memory."""
+        if not self._running:
+            self._holding = False
+        while self._waiting and not self._holding and len(self._running) < self._config.max_rows:
+            row = min(self._waiting.values(), key=lambda row: (-row.request.priority, row.arrival))
+            if not self._admission.start(row, self._rows):
+                break  # those behind it wait too, so that it is not starved
+            del self._waiting[row.id]
+            self._running[row.id] = row
+            if not row.started:
+                row.started = True
+                self._emit(row, Started(row.computed))
+        self._counters.running = len(self._running)
+
+    def _plan(self) -> Plan:
+        """The next step; rows are paused until its KV fits."""
+        while True:
+            members = set(self._batch.rows)
+            views = [
+                RowView(
+                    id=row.id,
+                    pending=row.pending,
+                    in_batch=row in members,
+                    computed=row.computed,
+                    suspect=row.suspect,
+                    priority=row.request.priority,
+                    skipped=row.skipped,
+                )
+                for row in sorted(self._running.values(), key=lambda row: row.arrival)
+            ]
+            chosen = plan(views, self._pace.window(streams=bool(members)))
+            if len(self._running) <= 1 or self._admission.fits(self._growth(chosen), self._rows):
+                moving = chosen.lengths
+                for view in views:
+                    self._running[view.id].skipped = 0 if view.id in moving else view.skipped + 1
+                return chosen
+            self._pause(max(self._running.values(), key=lambda row: (-row.request.priority, row.arrival)))
+
+    @property
+    def _rows(self) -> list[Row]:
+        return list(self._running.values())
+
+    def _growth(self, chosen: Plan) -> int:
+        return sum(self._admission.growth(self._running[id], n) for id, n in chosen.lengths.items())
+
+    def _pause(self, row: Row) -> None:
+        """Memory is short: the row waits again, and computes later what the prompt cache does not keep."""
+        _log.info("request %s is paused: memory for KV is short", row.id)
+        self._publish(row)
+        self._forget(row)
+        del self._running[row.id]
+        self._waiting[row.id] = row
+        self._holding = True
+        self._counters.paused += 1
+        self._counters.running = len(self._running)
+        self._settle()
+
+    def _publish(self, row: Row) -> None:
+        """What the row has computed may serve others, and itself when it comes back."""
+        if row.state is not None:
+            self._admission.publish(row, row.state, 0)
+        elif self._batch.state is not None and row in self._batch.rows:
+            self._admission.publish(row, self._batch.state, self._batch.rows.index(row))
+
+    def _forget(self, row: Row) -> None:
+        self._admission.leave(row)
+        row.forget()
 
     def _commit(self, result: StepResult) -> None:
         """Publish a step: progress, tokens, membership. Membership changes all at once or not at all."""
@@ -225,6 +327,10 @@ class Engine:
                 prompt_left = len(row.request.prompt) - row.computed
                 self._counters.prompt_tokens += max(0, min(count, prompt_left))
             row.computed += count
+        for id in result.computed:
+            row = self._running[id]
+            if row not in members:
+                self._publish(row)
         for id, sampled in result.sampled.items():
             row = self._running[id]
             self._take(row, sampled)
@@ -266,10 +372,9 @@ class Engine:
                 _log.warning("the batch could not change: %s", error, exc_info=error)
                 error.with_traceback(None)
                 for row in (*keep, *entering):
-                    row.forget()
+                    self._forget(row)
                 self._batch.drop()
-        own = sum(row.state.nbytes for row in self._running.values() if row.state is not None)
-        self._counters.kv_bytes = self._batch.nbytes + own
+        self._counters.kv_bytes = self._admission.used(self._rows) - self._admission.cache.nbytes
 
     def _recover(self, chosen: Plan, error: Exception) -> None:
         """After a failed step: its rows forget their KV and run again alone; a lone row has failed."""
@@ -278,11 +383,12 @@ class Engine:
         message = f"{type(error).__name__}: {error}"
         error.with_traceback(None)  # its frames hold arrays
         planned = [row for id in ids if (row := self._running.get(id)) is not None]
-        for row in self._batch.rows:  # the batch's KV is one: all members compute theirs again
-            row.forget()
+        self._counters.failed_steps += 1
+        for row in self._batch.rows:  # the batch's state is one: all members compute theirs again
+            self._forget(row)
         self._batch.drop()
         for row in planned:
-            row.forget()
+            self._forget(row)
             row.suspect = True
         if len(ids) == 1:
             for row in planned:
@@ -293,7 +399,11 @@ class Engine:
     def _finish(
         self, row: Row, reason: FinishReason, detail: str | None = None, *, stop_token: int | None = None
     ) -> None:
-        self._running.pop(row.id, None)
+        if self._running.pop(row.id, None) is not None:
+            self._holding = False
+            if reason != "error":
+                self._publish(row)
+            self._admission.leave(row)
         self._waiting.pop(row.id, None)
         row.state = None
         self._counters.running = len(self._running)

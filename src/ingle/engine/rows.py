@@ -8,6 +8,7 @@ from ingle.contracts.cache import RowState
 from ingle.contracts.request import Request, Subscriber
 from ingle.decoding.processors import TokenHistory, needs_history
 from ingle.decoding.sampler import Draw
+from ingle.engine.prompt_cache import BlockKey, Lease
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +26,11 @@ class Row:
     state: RowState | None = None
     suspect: bool = False  # its last step failed: it runs alone until it has put out a token
     history: TokenHistory | None = None
+    arrival: int = 0  # number among all requests of this engine
+    skipped: int = 0  # steps since its last window
+    started: bool = False  # it has run before
+    lease: Lease | None = None  # of the prompt cache
+    keys: list[BlockKey] = field(default_factory=list[BlockKey])  # of its whole blocks, as far as asked for
 
     def __post_init__(self) -> None:
         if needs_history(self.request.sampling):
@@ -57,6 +63,6 @@ class Row:
         return Draw(self.request.sampling, self.known, len(self.output), self.history)
 
     def forget(self) -> None:
-        """Drop all KV: everything known becomes pending and is computed again."""
+        """Drop all state: everything known becomes pending and is computed again."""
         self.computed = 0
         self.state = None

@@ -1,8 +1,8 @@
-"""What the next step computes: a pure function from the queue's shape to a plan.
+"""What the next step computes: a pure function from the running rows to a plan.
 
-Decode rows go first, all of them: each costs one token and a person waits for it. Prompt windows
-then share a fixed number of tokens, oldest row first, so a prompt can delay the running streams by
-one window only, and no prompt waits for ever behind younger ones.
+Decode rows go first, all of them: each costs one token and a person waits for it. Prompt windows share a
+budget of tokens, by priority, then oldest first. A prompt that got nothing for some steps is granted a
+part of the budget before the others, so that neither priority nor a long prompt starves it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ingle.contracts.cache import KEY_BLOCK
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    max_rows: int  # rows that run at the same time
-    window_tokens: int  # prompt tokens of one step, all windows together
+GRANT_AFTER = 8  # steps without a window after which a row is granted one
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +21,11 @@ class RowView:
 
     id: str
     pending: int  # tokens known and not computed, at least 1
-    in_batch: bool  # its KV is in the decode batch
-    suspect: bool = False  # has no KV and is never in the batch
-
-
-@dataclass(frozen=True, slots=True)
-class QueueView:
-    running: Sequence[RowView]  # oldest first
-    waiting: Sequence[RowView]  # oldest first; none is in the batch
+    in_batch: bool  # its state is in the decode batch
+    computed: int = 0
+    suspect: bool = False  # its last step failed; it has no state and is never in the batch
+    priority: int = 0
+    skipped: int = 0  # steps without a window since its last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,29 +38,56 @@ class Window:
 class Plan:
     decode: tuple[str, ...] = ()
     windows: tuple[Window, ...] = ()
-    admitted: tuple[str, ...] = ()  # waiting rows that start to run
 
     @property
     def empty(self) -> bool:
         return not (self.decode or self.windows)
 
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Tokens that each row computes."""
+        return {**dict.fromkeys(self.decode, 1), **{w.id: w.length for w in self.windows}}
 
-def plan(view: QueueView, budget: Budget) -> Plan:
-    """The next step. Deterministic; equal views give equal plans."""
-    suspects = [row for row in view.running if row.suspect]
+    @property
+    def window_tokens(self) -> int:
+        return sum(window.length for window in self.windows)
+
+
+def plan(rows: Sequence[RowView], window_tokens: int) -> Plan:
+    """The next step, with at most `window_tokens` prompt tokens. Equal views give equal plans.
+
+    A window that does not end its prompt ends at a block's border where it can: whole blocks can be kept.
+    """
+    suspects = [row for row in rows if row.suspect]
     if suspects:  # find the row that broke a step: the oldest suspect runs alone
         row = suspects[0]
-        return Plan(windows=(Window(row.id, min(row.pending, budget.window_tokens)),))
-    admitted = list(view.waiting[: max(0, budget.max_rows - len(view.running))])
-    decode = [row.id for row in view.running if row.in_batch]
-    windows: list[Window] = []
-    left = budget.window_tokens
-    for row in [*view.running, *admitted]:
-        if left == 0:
+        return Plan(windows=(Window(row.id, min(row.pending, window_tokens)),))
+    decode = tuple(row.id for row in rows if row.in_batch)
+    waiting = [row for row in rows if not row.in_batch]
+    granted = sorted(
+        (row for row in waiting if row.skipped >= GRANT_AFTER), key=lambda row: row.skipped, reverse=True
+    )
+    lengths: dict[str, int] = {}
+    left = window_tokens
+    share = max(1, window_tokens // 4)
+    for row in granted[:2]:  # half of the budget at most
+        length = _window(row, min(share, left))
+        lengths[row.id] = length
+        left -= length
+    for row in sorted(waiting, key=lambda row: -row.priority):
+        if left <= 0:
             break
-        if not row.in_batch:
-            length = min(row.pending, left)
-            windows.append(Window(row.id, length))
-            left -= length
-    started = {window.id for window in windows}
-    return Plan(tuple(decode), tuple(windows), tuple(row.id for row in admitted if row.id in started))
+        have = lengths.get(row.id, 0)
+        length = _window(row, left + have)
+        lengths[row.id] = max(length, have)
+        left -= lengths[row.id] - have
+    windows = tuple(Window(row.id, lengths[row.id]) for row in waiting if lengths.get(row.id))
+    return Plan(decode, windows)
+
+
+def _window(row: RowView, most: int) -> int:
+    """Tokens of a row's next window, `most` at the most."""
+    if row.pending <= most:
+        return row.pending
+    border = (row.computed + most) // KEY_BLOCK * KEY_BLOCK
+    return border - row.computed if border > row.computed else most

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
-from ingle.cache.state import make_state
+from ingle.cache.state import itemsize, make_state
 from ingle.contracts.cache import KVKind, Retention, RowState, StateLayout
 from ingle.contracts.graph import GraphLayer
 from ingle.contracts.model_config import LayerKind, ModelConfig
@@ -130,15 +130,31 @@ class DecoderGraph:
 
     @property
     def layout(self) -> StateLayout:
-        return layout_of(self._config)
+        return layout_of(self._config, itemsize(self._dtype))
 
     def make_state(self, rows: int) -> RowState:
         return make_state(self.layout, rows, self._dtype)
 
+    def step_bytes(self, tokens: int, rows: int) -> int:
+        return step_bytes(self._config, tokens, rows)
 
-def layout_of(config: ModelConfig) -> StateLayout:
+
+def layout_of(config: ModelConfig, itemsize: int) -> StateLayout:
     """One KV for each layer; sliding layers keep their window and a little slack."""
     retentions = {"full": Retention(), "sliding": Retention(config.window, slack=_DRAFT_SLACK)}
     return StateLayout.of(
-        [KVKind(1, config.num_kv_heads, config.head_dim, retentions[kind]) for kind in config.layer_kinds]
+        [KVKind(1, config.num_kv_heads, config.head_dim, retentions[kind]) for kind in config.layer_kinds],
+        itemsize=itemsize,
     )
+
+
+def step_bytes(config: ModelConfig, tokens: int, rows: int) -> int:
+    """See `contracts.graph.ModelGraph.step_bytes`; an upper bound for float32 activations."""
+    c = config
+    mixed, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    # Activations in float32 and bfloat16, and their sums over groups (native/phases.h, `Prepared`).
+    ready = 6.5 * (c.hidden_size + mixed + c.intermediate_size)
+    scratch = ready + 4 * (mixed + 2 * kv) + 4 * c.hidden_size + 4 * c.head_dim * len(c.rope)
+    # The arena's newest chunk is at most twice what is needed, the older ones half of it together.
+    arena = 4 * scratch * tokens + (1 << 20)
+    return int(arena + 4 * 4 * c.hidden_size * tokens + 3 * 4 * c.vocab_size * rows)

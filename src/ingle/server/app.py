@@ -29,6 +29,7 @@ def create_app(models: Sequence[TextModel], config: ServerConfig) -> Starlette:
         Route("/", info.root, methods=["GET"]),
         Route("/health", info.health, methods=["GET"]),
         Route("/metrics", info.metrics, methods=["GET"]),
+        Route("/v1/engine", info.engine, methods=["GET"]),
         Route("/v1/models", info.models, methods=["GET"]),
         Route("/v1/models/{name:path}", info.model, methods=["GET"]),
         Route("/v1/chat/completions", chat.chat_completions, methods=["POST"]),

@@ -8,10 +8,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ingle.engine.handle import EngineStats
 from ingle.service.models import TextModel
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+_GAPS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
 class Metrics:
@@ -29,8 +32,14 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self.inter_token = Histogram(
+            "ingle_inter_token_latency_seconds",
+            "Between two texts of one request",
+            buckets=_GAPS,
+            registry=self.registry,
+        )
         self.duration = Histogram(
-            "ingle_request_duration_seconds",
+            "ingle_e2e_request_latency_seconds",
             "From the request's arrival to its last byte",
             buckets=_SECONDS,
             registry=self.registry,
@@ -48,26 +57,47 @@ class _EngineCollector(Collector):
         self._models = models
 
     def collect(self) -> Iterator[Metric]:
-        label = ["model"]
-        waiting = GaugeMetricFamily("ingle_requests_waiting", "Requests without a row", labels=label)
-        running = GaugeMetricFamily("ingle_requests_running", "Rows in prefill or decode", labels=label)
-        kv = GaugeMetricFamily("ingle_kv_bytes", "Bytes of keys and values", labels=label)
-        alive = GaugeMetricFamily("ingle_engine_alive", "1 while the engine thread runs", labels=label)
-        steps = CounterMetricFamily("ingle_engine_steps", "Engine steps", labels=label)
-        seconds = CounterMetricFamily("ingle_step_seconds", "Time in forward and sampling", labels=label)
-        prompt = CounterMetricFamily("ingle_prompt_tokens", "Computed prompt tokens", labels=label)
-        generated = CounterMetricFamily("ingle_generated_tokens", "Generated tokens", labels=label)
-        finished = CounterMetricFamily("ingle_requests_finished", "Ended requests", labels=[*label, "reason"])
+        families: dict[str, Metric] = {}
         for model in self._models:
-            stats, name = model.engine.stats(), [model.name]
-            waiting.add_metric(name, stats.waiting)
-            running.add_metric(name, stats.running)
-            kv.add_metric(name, stats.kv_bytes)
-            alive.add_metric(name, float(stats.alive))
-            steps.add_metric(name, stats.steps)
-            seconds.add_metric(name, stats.step_seconds)
-            prompt.add_metric(name, stats.prompt_tokens)
-            generated.add_metric(name, stats.generated_tokens)
-            for reason, count in stats.finished.items():
-                finished.add_metric([*name, reason], count)
-        yield from (waiting, running, kv, alive, steps, seconds, prompt, generated, finished)
+            stats = model.engine.stats()
+            for name, about, labels, value in _samples(stats):
+                kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                family = families.get(name)
+                if family is None:
+                    family = families[name] = kind(
+                        name.removesuffix("_total"), about, labels=["model", *labels]
+                    )
+                assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
+                family.add_metric([model.name, *labels.values()], value)
+        yield from families.values()
+
+
+def _samples(s: EngineStats) -> Iterator[tuple[str, str, dict[str, str], float]]:
+    """(name, meaning, labels, value); names are vLLM's, with our prefix, where they mean the same."""
+    none: dict[str, str] = {}
+    yield "ingle_num_requests_waiting", "Requests without a row, paused ones included", none, s.waiting
+    yield "ingle_num_requests_running", "Rows in prefill or decode", none, s.running
+    yield "ingle_num_preemptions_total", "Rows paused because memory was short", none, s.paused
+    yield "ingle_prompt_tokens_total", "Computed prompt tokens", none, s.prompt_tokens
+    yield "ingle_generation_tokens_total", "Generated tokens", none, s.generated_tokens
+    yield "ingle_prefix_cache_queries_total", "Tokens the prompt cache was asked for", none, s.queried_tokens
+    yield "ingle_prefix_cache_hits_total", "Tokens whose KV it had", none, s.cached_tokens
+    yield "ingle_prefix_cache_hit_bytes_total", "KV that it had", none, s.cached_bytes
+    yield "ingle_prefix_cache_bytes", "KV in the prompt cache", none, s.prompt_cache_bytes
+    yield "ingle_kv_cache_bytes", "KV of rows that the prompt cache does not hold", none, s.kv_bytes
+    used = (s.kv_bytes + s.prompt_cache_bytes) / max(1, s.kv_limit_bytes)
+    yield "ingle_kv_cache_usage_perc", "Share of the memory for KV in use, 0 to 1", none, used
+    yield "ingle_kv_cache_limit_bytes", "Memory for KV", none, s.kv_limit_bytes
+    yield "ingle_weights_bytes", "Memory of weights", none, s.weights_bytes
+    yield "ingle_memory_predicted_bytes", "Highest prediction for a step", none, s.predicted_bytes
+    yield "ingle_memory_peak_bytes", "Highest measurement", none, s.peak_bytes
+    yield "ingle_admission_delays_total", "Steps in which the next request waited for memory", none, s.delayed
+    yield "ingle_engine_failed_steps_total", "Steps that raised", none, s.failed_steps
+    yield "ingle_engine_alive", "1 while the engine thread runs", none, float(s.alive)
+    yield "ingle_engine_step_age_seconds", "How long the step in progress runs", none, s.last_step_age_s
+    for phase, count in s.steps.items():
+        yield "ingle_engine_steps_total", "Steps, by what they computed", {"phase": phase}, count
+    for phase, seconds in s.step_seconds.items():
+        yield "ingle_engine_step_seconds_total", "Time in steps", {"phase": phase}, seconds
+    for reason, count in s.finished.items():
+        yield "ingle_request_success_total", "Ended requests", {"finished_reason": reason}, count

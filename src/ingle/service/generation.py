@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from ingle.contracts.request import Finished, Request, SamplingParams
+from ingle.contracts.request import Finished, Request, SamplingParams, Started
 from ingle.errors import ContextOverflow, EngineError, EngineStopped, InvalidRequest
 from ingle.service.choice_text import ChoiceText, TokenText
 from ingle.service.models import TextModel
@@ -45,6 +45,15 @@ class ChoiceFinished:
     reason: Literal["stop", "length"]
 
 
+@dataclass(slots=True)
+class Usage:
+    """Tokens of all choices together, so far."""
+
+    prompt_tokens: int  # once for each prompt, however many choices it has
+    completion_tokens: int = 0
+    cached_tokens: int = 0  # of prompt_tokens, those whose KV was there already
+
+
 TextEvent: TypeAlias = TextDelta | ChoiceFinished
 
 
@@ -63,8 +72,8 @@ class Generation:
         *,
         prompt_field: str,
     ) -> None:
-        self.prompt_tokens = sum(map(len, prompts))
-        self.completion_tokens = 0
+        self.usage = Usage(sum(map(len, prompts)))
+        self._choices = options.n
         self._streams: list[EventStream] = []
         self._texts: list[ChoiceText] = []
         bridge = model.bridges.here()
@@ -146,9 +155,13 @@ class Generation:
             event = await stream.next()
             if isinstance(event, Finished):
                 break
+            if isinstance(event, Started):
+                if index % self._choices == 0:  # the first choice of each prompt speaks for it
+                    self.usage.cached_tokens += event.cached_tokens
+                continue
             logprobs = event.logprobs or (None,) * len(event.tokens)
             for token, entry in zip(event.tokens, logprobs, strict=True):
-                self.completion_tokens += 1
+                self.usage.completion_tokens += 1
                 piece = text.push(token, entry)
                 if piece.text or piece.tokens:
                     yield TextDelta(index, piece.text, piece.tokens)
@@ -169,7 +182,8 @@ class Generation:
 def _sampling(
     model: TextModel, options: GenerationOptions, prompt_field: str, prompt: int, seed: int
 ) -> SamplingParams:
-    context = model.engine.info.context_length
+    info = model.engine.info
+    context = info.context_length
     left = context - prompt
     if left < 1:
         raise ContextOverflow(
@@ -188,7 +202,7 @@ def _sampling(
         return SamplingParams(
             **{**model.sampling_defaults, **options.sampling},
             seed=seed,
-            max_tokens=left if wanted is None else wanted,
+            max_tokens=wanted or max(1, min(left, (info.fitting_tokens or context) - prompt)),
             stop_token_ids=tuple(dict.fromkeys((*ends, *options.stop_token_ids))),
         )
     except ValueError as error:

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from ingle.config import ServerConfig
 from ingle.errors import InvalidRequest
-from ingle.service.generation import GenerationOptions
+from ingle.service.generation import GenerationOptions, Usage
 from ingle.service.models import TextModel
 
 MAX_STOPS = 16
@@ -133,12 +133,12 @@ def head(prefix: str, kind: str, model: str) -> dict[str, Any]:
     return {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
+def usage(tokens: Usage) -> dict[str, Any]:
     return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens": tokens.prompt_tokens,
+        "completion_tokens": tokens.completion_tokens,
+        "total_tokens": tokens.prompt_tokens + tokens.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": tokens.cached_tokens},
     }
 
 

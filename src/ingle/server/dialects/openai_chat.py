@@ -14,7 +14,7 @@ from ingle.server import sse
 from ingle.server.dialects.common import SamplingFields, generation_options, head, usage, visible
 from ingle.server.fields import Harmless, anything, decode, only
 from ingle.service.choice_text import TokenText
-from ingle.service.generation import GenerationOptions
+from ingle.service.generation import GenerationOptions, Usage
 from ingle.service.models import TextModel
 
 
@@ -115,18 +115,16 @@ class ChunkRenderer:
             reason_json,
         )
 
-    def usage(self, prompt_tokens: int, completion_tokens: int) -> bytes:
-        return sse.event({**self._head, "choices": [], "usage": usage(prompt_tokens, completion_tokens)})
+    def usage(self, tokens: Usage) -> bytes:
+        return sse.event({**self._head, "choices": [], "usage": usage(tokens)})
 
 
-def completion(
-    model: str, choices: list[dict[str, Any]], prompt_tokens: int, completion_tokens: int
-) -> bytes:
+def completion(model: str, choices: list[dict[str, Any]], tokens: Usage) -> bytes:
     return msgspec.json.encode(
         {
             **head("chatcmpl", "chat.completion", model),
             "choices": choices,
-            "usage": usage(prompt_tokens, completion_tokens),
+            "usage": usage(tokens),
         }
     )
 

@@ -12,7 +12,7 @@ from ingle.errors import InvalidRequest
 from ingle.server.dialects.common import SamplingFields, generation_options, head, usage, visible
 from ingle.server.fields import Harmless, anything, decode, only
 from ingle.service.choice_text import TokenText
-from ingle.service.generation import GenerationOptions
+from ingle.service.generation import GenerationOptions, Usage
 from ingle.service.models import TextModel
 
 DEFAULT_MAX_TOKENS = 16  # the API's own default
@@ -106,11 +106,11 @@ class CompletionRenderer:
             lined = self._legacy(index, tokens)
         return {"index": index, "text": text, "logprobs": lined, "finish_reason": reason}
 
-    def body(self, choices: list[dict[str, Any]], tokens: tuple[int, int] | None = None) -> dict[str, Any]:
-        """`tokens`: (prompt, completion) counts when usage is to be shown."""
+    def body(self, choices: list[dict[str, Any]], tokens: Usage | None = None) -> dict[str, Any]:
+        """`tokens`: when usage is to be shown."""
         body: dict[str, Any] = {**self._head, "choices": choices}
         if tokens is not None:
-            body["usage"] = usage(*tokens)
+            body["usage"] = usage(tokens)
         return body
 
     def _legacy(self, index: int, tokens: Sequence[TokenText]) -> dict[str, Any]:

@@ -81,12 +81,16 @@ async def _watched(state: ServerState, generation: Generation) -> AsyncGenerator
     state.begin(generation)
 
     async def timed() -> AsyncGenerator[TextEvent]:
-        waiting = True
+        last: dict[int, float] = {}  # when each choice had its last text
         async with aclosing(generation.events()) as events:
             async for event in events:
-                if waiting and isinstance(event, TextDelta):
-                    state.metrics.first_token.observe(time.monotonic() - started)
-                    waiting = False
+                if isinstance(event, TextDelta):
+                    now = time.monotonic()
+                    if event.index in last:
+                        state.metrics.inter_token.observe(now - last[event.index])
+                    elif not last:
+                        state.metrics.first_token.observe(now - started)
+                    last[event.index] = now
                 yield event
 
     try:

@@ -26,7 +26,7 @@ async def chat_completions(request: Request) -> Response:
             dialect.choice(i, "".join(c.text), c.tokens, c.reason, logprobs=wanted.logprobs)
             for i, c in enumerate(done)
         ]
-        body = dialect.completion(model.name, choices, generation.prompt_tokens, generation.completion_tokens)
+        body = dialect.completion(model.name, choices, generation.usage)
         return Response(body, media_type="application/json")
     render = dialect.ChunkRenderer(model.name, logprobs=wanted.logprobs)
     with_usage = wanted.stream_options is not None and wanted.stream_options.include_usage
@@ -37,8 +37,6 @@ async def chat_completions(request: Request) -> Response:
             first=[render.role(index) for index in range(options.n)],
             delta=lambda e: render.delta(e.index, e.text, e.tokens),
             finish=lambda e: render.finish(e.index, e.reason),
-            last=lambda: (
-                [render.usage(generation.prompt_tokens, generation.completion_tokens)] if with_usage else []
-            ),
+            last=lambda: [render.usage(generation.usage)] if with_usage else [],
         )
     )

@@ -31,8 +31,8 @@ async def completions(request: Request) -> Response:
             render.choice(i, echo + "".join(c.text), c.tokens, c.reason)
             for i, (echo, c) in enumerate(zip(echoes, done, strict=True))
         ]
-        counts = (generation.prompt_tokens, generation.completion_tokens)
-        return Response(msgspec.json.encode(render.body(choices, counts)), media_type="application/json")
+        body = msgspec.json.encode(render.body(choices, generation.usage))
+        return Response(body, media_type="application/json")
     with_usage = wanted.stream_options is not None and wanted.stream_options.include_usage
     return EventStreamResponse(
         stream(
@@ -41,10 +41,6 @@ async def completions(request: Request) -> Response:
             first=[sse.event(render.body([render.choice(i, e)])) for i, e in enumerate(echoes) if e],
             delta=lambda e: sse.event(render.body([render.choice(e.index, e.text, e.tokens)])),
             finish=lambda e: sse.event(render.body([render.choice(e.index, "", reason=e.reason)])),
-            last=lambda: (
-                [sse.event(render.body([], (generation.prompt_tokens, generation.completion_tokens)))]
-                if with_usage
-                else []
-            ),
+            last=lambda: [sse.event(render.body([], generation.usage))] if with_usage else [],
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -11,8 +12,6 @@ from starlette.responses import PlainTextResponse, Response
 from ingle.server.metrics import CONTENT_TYPE
 from ingle.server.state import state_of
 from ingle.service.models import TextModel
-
-STUCK_AFTER_S = 300.0  # a step that takes longer than any prompt window on a slow CPU
 
 
 def _model(model: TextModel) -> dict[str, Any]:
@@ -41,13 +40,28 @@ async def health(request: Request) -> Response:
         stats = served.engine.stats()
         if not stats.alive:
             problems.append(f"the engine of {served.name} is dead")
-        elif stats.last_step_age_s > STUCK_AFTER_S:
+        elif stats.last_step_age_s > state.config.stuck_after_s:
             problems.append(f"the engine of {served.name} is stuck for {stats.last_step_age_s:.0f} s")
     if state.draining:
         problems.append("the server is shutting down")
     if problems:
         return _json({"status": "unhealthy", "problems": problems}, 503)
     return _json({"status": "ok"})
+
+
+async def engine(request: Request) -> Response:
+    """What each engine does at this moment, for people."""
+    state = state_of(request)
+    body: dict[str, Any] = {}
+    for model in state.models.values():
+        stats, info = model.engine.stats(), model.engine.info
+        body[model.name] = {
+            "backend": info.backend,
+            "context_length": info.context_length,
+            "fitting_tokens": info.fitting_tokens or info.context_length,
+            **dataclasses.asdict(stats),
+        }
+    return _json(body)
 
 
 async def metrics(request: Request) -> Response:

@@ -1,0 +1,125 @@
+"""The memory of one engine: what it may take, what for, and whether that turned out true."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+import mlx.core as mx
+
+from ingle.cache.state import held_bytes, peak_bytes, reset_peak
+from ingle.config import EngineConfig
+from ingle.contracts.cache import KEY_BLOCK
+from ingle.contracts.graph import ModelGraph
+from ingle.contracts.request import Request
+from ingle.engine.handle import EngineInfo
+from ingle.engine.memory import RowMemory, available_bytes
+from ingle.errors import ConfigError, InsufficientMemory
+
+_log = logging.getLogger(__name__)
+
+_UNKNOWN = 1 << 40  # where the system does not say what is free, MLX's own limits hold
+
+
+@dataclass(slots=True, eq=False)
+class MemoryPlan:
+    """Bytes, all of them."""
+
+    total: int
+    weights: int
+    transients: int  # of the largest step
+    prompt_cache: int
+    graph: ModelGraph
+    window: int  # most prompt tokens of a step
+    before: int  # what this process held before
+    predicted: int = 0  # the most that any step so far was expected to hold
+    peak: int = 0  # the most measured
+
+    @classmethod
+    def build(cls, build: Callable[[], ModelGraph], config: EngineConfig) -> tuple[ModelGraph, Self]:
+        """Build the graph and see what is left beside it.
+
+        Raises:
+            ConfigError: not enough for one short sequence.
+        """
+        free, before = available_bytes(), held_bytes()
+        graph = build()
+        mx.clear_cache()
+        reset_peak()
+        total = config.memory_bytes
+        if total is None:
+            total = _UNKNOWN if free is None else int(0.9 * free)
+        transients = graph.step_bytes(config.window_tokens + config.max_rows, config.max_rows)
+        plan = cls(
+            total=total,
+            weights=held_bytes() - before,
+            transients=transients,
+            prompt_cache=0,
+            graph=graph,
+            window=config.window_tokens,
+            before=before,
+        )
+        wanted = config.prompt_cache_bytes
+        plan.prompt_cache = plan.kv // 2 if wanted is None else wanted
+        if plan.fitting(KEY_BLOCK) < KEY_BLOCK:
+            needed = plan.weights + transients + plan.row_bytes(KEY_BLOCK)
+            raise ConfigError(
+                f"memory is {_mib(total)}, the model needs {_mib(needed)} to answer at all: weights "
+                f"{_mib(plan.weights)}, a step {_mib(transients)}, KV of {KEY_BLOCK} tokens "
+                f"{_mib(plan.row_bytes(KEY_BLOCK))} (--memory)"
+            )
+        return graph, plan
+
+    @property
+    def kv(self) -> int:
+        """What rows and prompt cache may take together."""
+        return self.total - self.weights - self.transients
+
+    def row_bytes(self, tokens: int) -> int:
+        """The most that the state of one row takes until it has `tokens`."""
+        rows = RowMemory(self.graph.layout)
+        return max(rows.row(tokens), rows.row(tokens, min(tokens, self.window)))
+
+    def fitting(self, limit: int) -> int:
+        """The most tokens, up to `limit`, whose state fits when nothing else is there."""
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.row_bytes(middle) <= self.kv:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def limit(self, info: EngineInfo) -> EngineInfo:
+        """What the engine says of itself, once its memory is known."""
+        fitting = self.fitting(info.context_length)
+        return info if fitting == info.context_length else replace(info, fitting_tokens=fitting)
+
+    def check(self, request: Request, fitting: int | None) -> None:
+        """Raises InsufficientMemory: the request could never run, however long it waited."""
+        prompt, more = len(request.prompt), request.sampling.max_tokens
+        if fitting is not None and prompt + more > fitting:
+            needed = self.row_bytes(prompt + more)
+            raise InsufficientMemory(
+                f"{prompt} prompt tokens and max_tokens {more} need {_mib(needed)} of KV, {_mib(self.kv)} "
+                f"are available ({fitting} tokens); ask for less or start with more memory (--memory)",
+                param="max_tokens",
+            )
+
+    def expect(self, kv: int, *, tokens: int, rows: int) -> None:
+        """A step of `tokens` tokens, `rows` of which get logits, follows; KV will then hold `kv`."""
+        self.predicted = max(self.predicted, self.weights + kv + self.graph.step_bytes(tokens, rows))
+
+    def note_peak(self) -> None:
+        """Log the prediction beside the measurement whenever there is a new peak."""
+        peak = peak_bytes() - self.before
+        if peak > self.peak:
+            self.peak = peak
+            _log.info("memory: predicted %s, measured %s at most", _mib(self.predicted), _mib(peak))
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.1f} MiB"
