@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from ingle.contracts.engine_stats import EngineStats
 from ingle.contracts.request import Request, Subscriber
 
 
@@ -16,33 +17,6 @@ class EngineInfo:
     context_length: int  # tokens, prompt and output together
     backend: str  # for people: "cpu (native avx512)", "metal", ...
     fitting_tokens: int | None = None  # of one sequence in all the memory for KV; None: more than the context
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStats:
-    """Counters and gauges at one moment; counters only grow."""
-
-    waiting: int  # requests accepted and not yet given a row, paused ones included
-    running: int  # rows in prefill or decode
-    steps: dict[str, int]  # by phase: "prefill", "decode", "mixed"
-    step_seconds: dict[str, float]  # time in them, by phase
-    prompt_tokens: int  # computed prompt tokens
-    cached_tokens: int  # known tokens whose KV came from the prompt cache
-    queried_tokens: int  # known tokens that the prompt cache was asked about
-    cached_bytes: int  # KV that came from the prompt cache
-    generated_tokens: int
-    finished: dict[str, int]  # by finish reason
-    delayed: int  # times that the first row of the queue had to wait for memory
-    paused: int  # rows that gave up their memory and were computed again
-    failed_steps: int
-    kv_bytes: int  # of rows, what the prompt cache holds too not counted
-    prompt_cache_bytes: int
-    kv_limit_bytes: int  # both together stay below it
-    weights_bytes: int
-    predicted_bytes: int  # the highest prediction for a step so far: weights, KV and transients
-    peak_bytes: int  # the highest measured
-    alive: bool  # the engine thread runs
-    last_step_age_s: float  # seconds since the engine thread last showed life
 
 
 class EngineHandle(Protocol):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from ingle.config import EngineConfig
+from ingle.contracts.engine_stats import EngineStats
 from ingle.contracts.graph import ModelGraph
 from ingle.contracts.request import (
     EngineEvent,
@@ -32,7 +33,7 @@ from ingle.contracts.state import Transaction
 from ingle.decoding.sampler import Sampled
 from ingle.engine.admission import Admission
 from ingle.engine.batch import DecodeBatch
-from ingle.engine.handle import EngineInfo, EngineStats
+from ingle.engine.handle import EngineInfo
 from ingle.engine.memory_plan import MemoryPlan
 from ingle.engine.pace import Pace
 from ingle.engine.rows import Row

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ingle.engine.handle import EngineStats
+from ingle.contracts.engine_stats import EngineStats
 from ingle.service.models import TextModel
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
