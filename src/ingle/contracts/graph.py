@@ -131,6 +131,8 @@ class ModelGraph(Protocol):
 
     def make_state(self, rows: int) -> RowState: ...
 
-    def step_bytes(self, tokens: int, rows: int) -> int:
-        """The most that a step of `tokens` tokens and logits of `rows` rows holds but weights and state."""
+    @property
+    def step_bytes(self) -> Callable[[int, int], int]:
+        """(tokens, rows) -> the most that a step of so many tokens, with logits for so many rows, holds
+        beside weights and state. Holds no weight itself."""
         ...

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ingle.contracts.cache import KEY_BLOCK, RowState
-from ingle.contracts.graph import ModelGraph
+from ingle.contracts.cache import KEY_BLOCK, RowState, StateLayout
 from ingle.engine.memory import RowMemory
 from ingle.engine.prompt_cache import BlockKey, PromptCache, block_key
 from ingle.engine.rows import Row
@@ -27,12 +27,12 @@ class AdmissionCounters:
 class Admission:
     """KV of all rows and of the prompt cache stays within `kv_bytes`. Used by the engine thread alone."""
 
-    def __init__(self, graph: ModelGraph, kv_bytes: int, cache_bytes: int) -> None:
-        self._graph, self.memory, self.kv_bytes = graph, RowMemory(graph.layout), kv_bytes
-        self.cache = PromptCache(graph.layout, min(cache_bytes, kv_bytes))
+    def __init__(self, layout: StateLayout, kv_bytes: int, cache_bytes: int) -> None:
+        self.memory, self.kv_bytes = RowMemory(layout), kv_bytes
+        self.cache = PromptCache(layout, min(cache_bytes, kv_bytes))
         self.counters = AdmissionCounters()
 
-    def start(self, row: Row, running: list[Row]) -> bool:
+    def start(self, row: Row, running: list[Row], make_state: Callable[[int], RowState]) -> bool:
         """Give a row its state, with what the cache has of it. False: its KV does not fit beside `running`.
 
         Room is kept for one more block of every running row, so that a new row does not push out an old one
@@ -50,7 +50,7 @@ class Admission:
             self.counters.delayed += 1
             return False
         row.lease = lease
-        row.state = self._graph.make_state(1)
+        row.state = make_state(1)
         if hit is not None:
             row.state.adopt(hit.length, hit.blocks, hit.carried)
             row.computed = hit.length

@@ -29,16 +29,15 @@ from ingle.contracts.request import (
     Subscriber,
     TokensCommitted,
 )
-from ingle.contracts.state import Transaction
 from ingle.decoding.sampler import Sampled
 from ingle.engine.admission import Admission
-from ingle.engine.batch import DecodeBatch
 from ingle.engine.handle import EngineInfo
 from ingle.engine.memory_plan import MemoryPlan
 from ingle.engine.pace import Pace
+from ingle.engine.residents import Residents
 from ingle.engine.rows import Row
 from ingle.engine.runner import Runner, StepResult
-from ingle.engine.scheduler import Plan, RowView, plan
+from ingle.engine.scheduler import Plan
 from ingle.errors import EngineStopped, InvalidRequest, QueueFull
 
 _log = logging.getLogger(__name__)
@@ -63,7 +62,6 @@ class _Counters:
     step_seconds: dict[str, float] = field(default_factory=dict[str, float])
     prompt_tokens: int = 0
     generated_tokens: int = 0
-    paused: int = 0
     failed_steps: int = 0
     running: int = 0
     kv_bytes: int = 0
@@ -90,12 +88,8 @@ class Engine:
         self._live: set[str] = set()  # accepted and not finished; guarded by the lock
         self._counters = _Counters()
         self._arrivals = itertools.count()
-        # Engine-thread state.
-        self._waiting: dict[str, Row] = {}
-        self._running: dict[str, Row] = {}
-        self._holding = False  # rows were paused: nobody starts until somebody leaves
-        self._pace = Pace(config.max_gap_ms / 1e3, config.window_tokens)
-        self._batch = DecodeBatch()
+        self._rows: Residents  # both made by the engine thread, with the graph
+        self._memory: MemoryPlan
         self._events: dict[Subscriber, list[tuple[str, EngineEvent]]] = {}
         ready: _Ready = _Ready()
         self._thread = threading.Thread(
@@ -135,7 +129,7 @@ class Engine:
                 self._lock.notify()
 
     def stats(self) -> EngineStats:
-        c, admission, memory = self._counters, self._admission, self._memory
+        c, admission, memory = self._counters, self._rows.admission, self._memory
         busy = c.busy_since
         with self._lock:
             live = len(self._live)
@@ -151,7 +145,7 @@ class Engine:
             generated_tokens=c.generated_tokens,
             finished=dict(c.finished),
             delayed=admission.counters.delayed,
-            paused=c.paused,
+            paused=self._rows.paused,
             failed_steps=c.failed_steps,
             kv_bytes=c.kv_bytes,
             prompt_cache_bytes=admission.cache.nbytes,
@@ -177,7 +171,9 @@ class Engine:
     def _main(self, build: Callable[[], ModelGraph], ready: _Ready) -> None:
         try:
             graph, self._memory = MemoryPlan.build(build, self._config)
-            self._admission = Admission(graph, self._memory.kv, self._memory.prompt_cache)
+            admission = Admission(graph.layout, self._memory.kv, self._memory.prompt_cache)
+            pace = Pace(self._config.max_gap_ms / 1e3, self._config.window_tokens)
+            self._rows = Residents(admission, pace, self._config.max_rows)
             self._info = self._memory.limit(self._info)
             runner = Runner(graph, row_invariant=self._row_invariant)
         except BaseException as error:
@@ -201,41 +197,47 @@ class Engine:
         """Take the inbox, waiting for work if there is none. False: time to stop."""
         with self._lock:
             while (
-                not (self._inbox.submitted or self._inbox.cancelled or self._waiting or self._running)
+                not (self._inbox.submitted or self._inbox.cancelled or self._rows.any)
                 and self._inbox.closing is None
             ):
                 self._lock.wait()
             inbox, self._inbox = self._inbox, _Inbox(closing=self._inbox.closing)
         for row in inbox.submitted:
-            self._waiting[row.id] = row
+            self._rows.waiting[row.id] = row
         leaving = [
             (row, detail)
             for id, detail in inbox.cancelled.items()
-            if (row := self._running.get(id) or self._waiting.get(id)) is not None
+            if (row := self._rows.find(id)) is not None
         ]
         for row, detail in leaving:
             self._finish(row, "cancelled", detail)
         if leaving:
-            self._settle()
+            self._rows.settle()
             self._flush()
             self._memory.note_peak()
         return inbox.closing is None
 
     def _step(self, runner: Runner) -> None:
-        self._admit()
-        chosen = self._plan()
+        for row, failure in self._rows.admit(runner.make_state):
+            if failure is not None:
+                self._finish(row, "error", f"the row could not start: {failure}")
+            elif not row.started:
+                row.started = True
+                self._emit(row, Started(row.computed))
+        chosen = self._rows.plan()
+        self._counters.running = len(self._rows.running)
         if chosen.empty:
             return
         streams, tokens = bool(chosen.decode), chosen.window_tokens
         phase = "decode" if not tokens else "mixed" if streams else "prefill"
         started = self._counters.busy_since = time.monotonic()
         self._memory.expect(
-            self._admission.used(self._rows) + self._growth(chosen),
+            self._rows.kv_bytes_after(chosen),
             tokens=len(chosen.decode) + tokens,
             rows=len(chosen.decode) + len(chosen.windows),
         )
         try:
-            result = runner.run(chosen, self._running, self._batch)
+            result = runner.run(chosen, self._rows.running, self._rows.batch)
             self._commit(result)
         except Exception as error:
             self._recover(chosen, error)
@@ -243,101 +245,30 @@ class Engine:
         self._counters.busy_since = None
         self._counters.steps[phase] = self._counters.steps.get(phase, 0) + 1
         self._counters.step_seconds[phase] = self._counters.step_seconds.get(phase, 0.0) + seconds
-        self._pace.observe(streams=streams, tokens=tokens, seconds=seconds)
+        self._rows.pace.observe(streams=streams, tokens=tokens, seconds=seconds)
         if chosen.windows or self._counters.steps[phase] % _CLEAR_STEPS == 0:
             mx.clear_cache()
-        if not self._running:
+        if not self._rows.running:
             self._memory.note_peak()
-
-    def _admit(self) -> None:
-        """Waiting rows start, highest priority and then oldest first, while there are rows and memory."""
-        if not self._running:
-            self._holding = False
-        while self._waiting and not self._holding and len(self._running) < self._config.max_rows:
-            row = min(self._waiting.values(), key=lambda row: (-row.request.priority, row.arrival))
-            if not self._admission.start(row, self._rows):
-                break  # those behind it wait too, so that it is not starved
-            del self._waiting[row.id]
-            self._running[row.id] = row
-            if not row.started:
-                row.started = True
-                self._emit(row, Started(row.computed))
-        self._counters.running = len(self._running)
-
-    def _plan(self) -> Plan:
-        """The next step; rows are paused until its KV fits."""
-        while True:
-            members = set(self._batch.rows)
-            views = [
-                RowView(
-                    id=row.id,
-                    pending=row.pending,
-                    in_batch=row in members,
-                    computed=row.computed,
-                    suspect=row.suspect,
-                    priority=row.request.priority,
-                    skipped=row.skipped,
-                )
-                for row in sorted(self._running.values(), key=lambda row: row.arrival)
-            ]
-            chosen = plan(views, self._pace.window(streams=bool(members)))
-            if len(self._running) <= 1 or self._admission.fits(self._growth(chosen), self._rows):
-                moving = chosen.lengths
-                for view in views:
-                    self._running[view.id].skipped = 0 if view.id in moving else view.skipped + 1
-                return chosen
-            self._pause(max(self._running.values(), key=lambda row: (-row.request.priority, row.arrival)))
-
-    @property
-    def _rows(self) -> list[Row]:
-        return list(self._running.values())
-
-    def _growth(self, chosen: Plan) -> int:
-        return sum(self._admission.growth(self._running[id], n) for id, n in chosen.lengths.items())
-
-    def _pause(self, row: Row) -> None:
-        """Memory is short: the row waits again, and computes later what the prompt cache does not keep."""
-        _log.info("request %s is paused: memory for KV is short", row.id)
-        self._publish(row)
-        self._forget(row)
-        del self._running[row.id]
-        self._waiting[row.id] = row
-        self._holding = True
-        self._counters.paused += 1
-        self._counters.running = len(self._running)
-        self._settle()
-
-    def _publish(self, row: Row) -> None:
-        """What the row has computed may serve others, and itself when it comes back."""
-        if row.state is not None:
-            self._admission.publish(row, row.state, 0)
-        elif self._batch.state is not None and row in self._batch.rows:
-            self._admission.publish(row, self._batch.state, self._batch.rows.index(row))
-
-    def _forget(self, row: Row) -> None:
-        self._admission.leave(row)
-        row.forget()
 
     def _commit(self, result: StepResult) -> None:
         """Publish a step: progress, tokens, membership. Membership changes all at once or not at all."""
         joining: list[Row] = []
-        members = set(self._batch.rows)
+        members = set(self._rows.batch.rows)
         for id, count in result.computed.items():
-            row = self._running[id]
-            if row not in members:
-                prompt_left = len(row.request.prompt) - row.computed
-                self._counters.prompt_tokens += max(0, min(count, prompt_left))
+            row = self._rows.running[id]
             row.computed += count
-        for id in result.computed:
-            row = self._running[id]
             if row not in members:
-                self._publish(row)
+                prompt = len(row.request.prompt)
+                self._counters.prompt_tokens += max(0, min(count, prompt - (row.computed - count)))
+                self._rows.publish(row)
         for id, sampled in result.sampled.items():
-            row = self._running[id]
+            row = self._rows.running[id]
             self._take(row, sampled)
-            if id in self._running and row not in members:
+            if id in self._rows.running and row not in members:
                 joining.append(row)
-        self._settle(joining)
+        self._rows.settle(joining)
+        self._counters.kv_bytes = self._rows.kv_bytes
 
     def _take(self, row: Row, sampled: Sampled) -> None:
         """One new token of one row: emit it, or finish the row."""
@@ -357,57 +288,26 @@ class Engine:
         if len(row.output) >= params.max_tokens:
             self._finish(row, "length")
 
-    def _settle(self, joining: list[Row] | None = None) -> None:
-        """Bring the batch in line with the running rows; `joining` rows enter it.
-
-        Where the new batch cannot be built, its rows compute their KV again: nothing is lost but time.
-        """
-        entering = joining or []
-        keep = [row for row in self._batch.rows if row.id in self._running]
-        if entering or len(keep) != len(self._batch.rows):
-            try:
-                with Transaction() as tx:
-                    tx.stage(self._batch.stage(keep, entering))
-                    tx.commit()
-            except Exception as error:
-                _log.warning("the batch could not change: %s", error, exc_info=error)
-                error.with_traceback(None)
-                for row in (*keep, *entering):
-                    self._forget(row)
-                self._batch.drop()
-        self._counters.kv_bytes = self._admission.used(self._rows) - self._admission.cache.nbytes
-
     def _recover(self, chosen: Plan, error: Exception) -> None:
         """After a failed step: its rows forget their KV and run again alone; a lone row has failed."""
         ids = [*chosen.decode, *(window.id for window in chosen.windows)]
         _log.warning("a step of %d rows failed: %s", len(ids), error, exc_info=error)
         message = f"{type(error).__name__}: {error}"
         error.with_traceback(None)  # its frames hold arrays
-        planned = [row for id in ids if (row := self._running.get(id)) is not None]
         self._counters.failed_steps += 1
-        for row in self._batch.rows:  # the batch's state is one: all members compute theirs again
-            self._forget(row)
-        self._batch.drop()
-        for row in planned:
-            self._forget(row)
-            row.suspect = True
+        planned = self._rows.start_over(ids)
         if len(ids) == 1:
             for row in planned:
                 self._finish(row, "error", f"the step failed: {message}")
-        self._settle()
+        self._rows.settle()
         mx.clear_cache()
 
     def _finish(
         self, row: Row, reason: FinishReason, detail: str | None = None, *, stop_token: int | None = None
     ) -> None:
-        if self._running.pop(row.id, None) is not None:
-            self._holding = False
-            if reason != "error":
-                self._publish(row)
-            self._admission.leave(row)
-        self._waiting.pop(row.id, None)
-        row.state = None
-        self._counters.running = len(self._running)
+        self._rows.leave(row, keep=reason != "error")
+        self._counters.running = len(self._rows.running)
+        self._counters.kv_bytes = self._rows.kv_bytes
         self._counters.finished[reason] = self._counters.finished.get(reason, 0) + 1
         with self._lock:
             self._live.discard(row.id)
@@ -431,12 +331,12 @@ class Engine:
         with self._lock:
             if self._inbox.closing is None:
                 self._inbox.closing = detail
-            rows = [*self._inbox.submitted, *self._waiting.values(), *self._running.values()]
+            rows = [*self._inbox.submitted, *self._rows.waiting.values(), *self._rows.running.values()]
             self._inbox.submitted.clear()
         for row in rows:
             self._finish(row, reason, detail)
-        self._batch.drop()
-        self._counters.kv_bytes = 0
+        self._rows.batch.drop()
+        self._rows.admission.cache.shrink(self._rows.admission.cache.nbytes)
         self._flush()
         mx.clear_cache()
 

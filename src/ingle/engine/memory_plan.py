@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from ingle.cache.state import held_bytes, peak_bytes, reset_peak
 from ingle.config import EngineConfig
-from ingle.contracts.cache import KEY_BLOCK
+from ingle.contracts.cache import KEY_BLOCK, StateLayout
 from ingle.contracts.graph import ModelGraph
 from ingle.contracts.request import Request
 from ingle.engine.handle import EngineInfo
@@ -31,7 +31,8 @@ class MemoryPlan:
     weights: int
     transients: int  # of the largest step
     prompt_cache: int
-    graph: ModelGraph
+    layout: StateLayout
+    step_bytes: Callable[[int, int], int]  # `ModelGraph.step_bytes`
     window: int  # most prompt tokens of a step
     before: int  # what this process held before
     predicted: int = 0  # the most that any step so far was expected to hold
@@ -57,7 +58,8 @@ class MemoryPlan:
             weights=held_bytes() - before,
             transients=transients,
             prompt_cache=0,
-            graph=graph,
+            layout=graph.layout,
+            step_bytes=graph.step_bytes,
             window=config.window_tokens,
             before=before,
         )
@@ -79,7 +81,7 @@ class MemoryPlan:
 
     def row_bytes(self, tokens: int) -> int:
         """The most that the state of one row takes until it has `tokens`."""
-        rows = RowMemory(self.graph.layout)
+        rows = RowMemory(self.layout)
         return max(rows.row(tokens), rows.row(tokens, min(tokens, self.window)))
 
     def fitting(self, limit: int) -> int:
@@ -111,7 +113,7 @@ class MemoryPlan:
 
     def expect(self, kv: int, *, tokens: int, rows: int) -> None:
         """A step of `tokens` tokens, `rows` of which get logits, follows; KV will then hold `kv`."""
-        self.predicted = max(self.predicted, self.weights + kv + self.graph.step_bytes(tokens, rows))
+        self.predicted = max(self.predicted, self.weights + kv + self.step_bytes(tokens, rows))
 
     def note_peak(self) -> None:
         """Log the prediction beside the measurement whenever there is a new peak."""

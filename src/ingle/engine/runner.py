@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from ingle.contracts.cache import RowState
 from ingle.contracts.graph import ModelGraph, Phase, PhaseGroup
 from ingle.decoding.sampler import Sampled, sample
 from ingle.engine.batch import DecodeBatch
@@ -30,6 +31,9 @@ class Runner:
         self._graph = graph
         self._row_invariant = row_invariant
 
+    def make_state(self, rows: int) -> RowState:
+        return self._graph.make_state(rows)
+
     def run(self, plan: Plan, rows: Mapping[str, Row], batch: DecodeBatch) -> StepResult:
         """One step. On any exception the KV of every planned row is in an unknown state.
 
@@ -52,7 +56,7 @@ class Runner:
         for window in plan.windows:
             row = rows[window.id]
             if row.state is None:
-                row.state = self._graph.make_state(1)
+                row.state = self.make_state(1)
             ids = mx.array([row.tokens(row.computed, window.length)], mx.int32)
             if window.length == row.pending:
                 ready.append(len(groups))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import mlx.core as mx
 
@@ -135,8 +136,9 @@ class DecoderGraph:
     def make_state(self, rows: int) -> RowState:
         return make_state(self.layout, rows, self._dtype)
 
-    def step_bytes(self, tokens: int, rows: int) -> int:
-        return step_bytes(self._config, tokens, rows)
+    @property
+    def step_bytes(self) -> Callable[[int, int], int]:
+        return partial(step_bytes, self._config)
 
 
 def layout_of(config: ModelConfig, itemsize: int) -> StateLayout:
