@@ -45,8 +45,8 @@ class Runner:
         draws: list[Row] = []  # those rows, in the order of their logits
         computed: dict[str, int] = {}
         if plan.decode:
-            members = [rows[id] for id in plan.decode]
-            assert tuple(members) == batch.rows, "a step decodes the whole batch"
+            members = batch.rows
+            assert {row.id for row in members} == set(plan.decode), "a step decodes the whole batch"
             ids = mx.array([row.tokens(row.computed, 1) for row in members], mx.int32)
             ready.append(len(groups))
             draws += members

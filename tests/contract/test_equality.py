@@ -1,0 +1,377 @@
+"""The equality contract: a request's tokens depend on the model, the prompt, the parameters and the seed.
+
+A state machine submits, cancels, steps, pauses, evicts and changes windows at random. Whatever it did,
+every request must have got what it gets alone on a fresh engine without a prompt cache: its tokens, and
+with the CPU kernels its log-probabilities too, bit by bit. Below it, faults that such engines have had are
+put in on purpose, and each must be seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import mlx.core as mx
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import Phase as HypothesisPhase
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from ingle import compose
+from ingle.cache.arrays import ArrayState
+from ingle.config import EngineConfig
+from ingle.contracts.cache import KEY_BLOCK, Retention, RowState
+from ingle.contracts.graph import ModelGraph, Phase, PhaseGroup
+from ingle.contracts.request import Request, SamplingParams, Started
+from ingle.engine.handle import EngineInfo
+from ingle.engine.loop import Engine
+from ingle.engine.residents import Residents
+from ingle.forward.packed import forward
+from ingle.kernels import ops
+from support import toy
+from support.collect import Collector
+from support.stepped import SteppedEngine
+from support.toy import ToyGraph
+
+FIXTURES = Path(__file__).parents[1] / "parity" / "fixtures"
+CONTEXT = 600
+
+
+class FixedPace:
+    """Windows of one size, so that the machine and not the clock decides where prompts are cut."""
+
+    def __init__(self, tokens: int) -> None:
+        self._tokens = tokens
+
+    def window(self, *, streams: bool) -> int:
+        return self._tokens
+
+    def observe(self, *, streams: bool, tokens: int, seconds: float) -> None:
+        pass
+
+
+class Subject:
+    """A graph, and what its requests get alone."""
+
+    def __init__(self, build: Callable[[], ModelGraph], vocab: int, *, exact: bool) -> None:
+        self.build, self.vocab, self.exact = build, vocab, exact
+        self.info = EngineInfo(vocab_size=vocab, context_length=CONTEXT, backend="test")
+        self._alone: Engine | None = None
+        self._known: dict[Any, Any] = {}
+
+    def engine(self) -> SteppedEngine:
+        config = EngineConfig(max_rows=3, max_waiting=100)
+        return SteppedEngine(self.build, self.info, config, row_invariant=self.exact)
+
+    def reference(self, request: Request) -> tuple[list[int], Any]:
+        """(tokens, log-probabilities) of the request alone."""
+        sampling = request.sampling
+        key = (request.prompt, sampling.seed, sampling.temperature, sampling.max_tokens, sampling.top_k)
+        if key not in self._known:
+            if self._alone is None:
+                config = EngineConfig(max_rows=1, window_tokens=512, prompt_cache_bytes=0)
+                self._alone = Engine(self.build, self.info, config, row_invariant=self.exact)
+            got = Collector()
+            id = f"alone-{len(self._known)}"
+            self._alone.submit(Request(id=id, prompt=request.prompt, sampling=sampling, cache_key=None), got)
+            assert got.wait(id).reason == "length"
+            self._known[key] = got.tokens(id), got.logprobs(id)
+        return self._known[key]
+
+    def close(self) -> None:
+        if self._alone is not None:
+            self._alone.close()
+
+
+def fixture(name: str) -> Subject:
+    def build() -> ModelGraph:
+        return compose.load_graph(FIXTURES / name)[0]
+
+    return Subject(
+        build, compose.load_graph(FIXTURES / name)[1].vocab_size, exact=ops.row_invariant(mx.float32)
+    )
+
+
+SUBJECTS: dict[str, Callable[[], Subject]] = {
+    "toy": lambda: Subject(lambda: ToyGraph(recurrent=True), toy.POISON, exact=False),
+    "llama": lambda: fixture("llama"),
+    "gemma3": lambda: fixture("gemma3"),
+}
+BEGINNINGS = [[(i * step) % 50 + 3 for i in range(n)] for step, n in ((3, 64), (3, 200), (7, 130), (11, 40))]
+
+
+class Machine(RuleBasedStateMachine):
+    subject: ClassVar[Subject]
+
+    @initialize(window=st.sampled_from([7, 64, 256]))
+    def start(self, window: int) -> None:
+        self.engine = self.subject.engine()
+        self.got = Collector()
+        self.jobs: dict[str, Request] = {}
+        self.cancelled: set[str] = set()
+        self.numbers = itertools.count()
+        self.cut(window)
+
+    @rule(
+        beginning=st.sampled_from(BEGINNINGS),
+        length=st.integers(1, 200),
+        tail=st.lists(st.integers(3, 52), max_size=20),
+        temperature=st.sampled_from([0.0, 0.9]),
+        seed=st.integers(0, 3),
+        top_k=st.sampled_from([0, 7]),
+        max_tokens=st.sampled_from([1, 5, 20, 90]),
+        priority=st.integers(-1, 1),
+        n=st.integers(1, 2),
+        cached=st.booleans(),
+    )
+    def submit(
+        self,
+        beginning: list[int],
+        length: int,
+        tail: list[int],
+        temperature: float,
+        seed: int,
+        top_k: int,
+        max_tokens: int,
+        priority: int,
+        n: int,
+        cached: bool,
+    ) -> None:
+        for choice in range(n):
+            sampling = SamplingParams(
+                temperature=temperature,
+                seed=seed + choice,
+                top_k=top_k,
+                max_tokens=max_tokens,
+                top_logprobs=2,
+            )
+            prompt = (*beginning[:length], *tail)
+            self.send(prompt, sampling, priority, b"" if cached else None)
+
+    @rule(which=st.integers(0, 10), more=st.lists(st.integers(3, 52), min_size=1, max_size=9))
+    def next_turn(self, which: int, more: list[int]) -> None:
+        """A request that goes on where a finished one ended: a prompt cache has most of it."""
+        done = [id for id in self.jobs if self.got.tokens(id) and id not in self.cancelled]
+        if done:
+            job = self.jobs[done[which % len(done)]]
+            prompt = (*job.prompt, *self.got.tokens(job.id), *more)
+            if len(prompt) < 400:
+                self.send(prompt, job.sampling, 0, b"")
+
+    @rule(which=st.integers(0, 30))
+    def cancel(self, which: int) -> None:
+        if self.jobs:
+            id = list(self.jobs)[which % len(self.jobs)]
+            self.cancelled.add(id)
+            self.engine.cancel(id)
+
+    @rule(count=st.integers(1, 12))
+    def step(self, count: int) -> None:
+        self.engine.step(count)
+
+    @rule(which=st.integers(0, 5))
+    def pause(self, which: int) -> None:
+        def work(rows: Residents) -> None:
+            running = [row for row in rows.running.values() if not row.suspect]
+            if running:
+                rows._pause(running[which % len(running)])  # pyright: ignore[reportPrivateUsage]
+
+        self.engine.between_steps(work)
+
+    @rule(nbytes=st.sampled_from([1, 100_000, 1 << 40]))
+    def evict(self, nbytes: int) -> None:
+        self.engine.between_steps(lambda rows: rows.admission.cache.shrink(nbytes) and None)
+
+    @rule(window=st.sampled_from([1, 7, 33, 64, 256]))
+    def cut(self, window: int) -> None:
+        def work(rows: Residents) -> None:
+            rows.pace = FixedPace(window)  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
+
+        self.engine.between_steps(work)
+
+    @invariant()
+    def everything_known_is_right(self) -> None:
+        for id, job in self.jobs.items():
+            tokens, logprobs = self.subject.reference(job)
+            mine = self.got.tokens(id)
+            assert mine == tokens[: len(mine)]
+            if self.subject.exact:
+                assert self.got.logprobs(id) == logprobs[: len(mine)]
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        try:
+            self.engine.finish()
+            self.everything_known_is_right()
+            for id, job in self.jobs.items():
+                reason = self.got.wait(id, 5).reason
+                assert reason == "length" or (reason == "cancelled" and id in self.cancelled)
+                if reason == "length":
+                    assert self.got.tokens(id) == self.subject.reference(job)[0]
+            stats = self.engine.stats()
+            assert (stats.running, stats.waiting, stats.kv_bytes) == (0, 0, 0)
+            assert stats.failed_steps == 0
+        finally:
+            self.engine.close()
+
+    def send(
+        self, prompt: tuple[int, ...], sampling: SamplingParams, priority: int, key: bytes | None
+    ) -> None:
+        id = f"j{next(self.numbers)}"
+        self.jobs[id] = Request(id=id, prompt=prompt, sampling=sampling, priority=priority, cache_key=key)
+        self.engine.submit(self.jobs[id], self.got)
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_nothing_but_the_request_decides(name: str) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    class OfSubject(Machine):
+        subject = SUBJECTS[name]()
+
+    try:
+        run_state_machine_as_test(
+            OfSubject,
+            settings=settings(
+                max_examples=15,
+                stateful_step_count=25,
+                deadline=None,
+                phases=[HypothesisPhase.generate],  # to shrink a schedule takes minutes
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    finally:
+        OfSubject.subject.close()
+
+
+def busy_hour(subject: Subject) -> None:
+    """A fixed schedule with everything in it: ragged rows, cancels, pauses, cache hits, windows of odd sizes."""
+    engine, got = subject.engine(), Collector()
+    jobs: list[Request] = []
+
+    def send(prompt: list[int], seed: int, max_tokens: int) -> None:
+        sampling = SamplingParams(temperature=0.8, seed=seed, max_tokens=max_tokens, top_logprobs=1)
+        jobs.append(Request(id=f"b{len(jobs)}", prompt=tuple(prompt), sampling=sampling))
+        engine.submit(jobs[-1], got)
+
+    def pause(rows: Residents) -> None:
+        rows._pause(next(iter(rows.running.values())))  # pyright: ignore[reportPrivateUsage]
+
+    try:
+        for number, beginning in enumerate(BEGINNINGS):
+            send([*beginning, 5 + number], number, 40 + 30 * number)
+            engine.step(4)
+        engine.cancel(jobs[0].id)
+        engine.step(3)
+        engine.between_steps(pause)
+        engine.step(3)
+        for number, beginning in enumerate(BEGINNINGS):
+            send([*beginning[:150], 9, 9, 9 + number], 7 + number, 70)
+            engine.step(3)
+        engine.finish()
+        for job in jobs:
+            finished = got.wait(job.id, 5)
+            tokens, logprobs = subject.reference(job)
+            mine = got.tokens(job.id)
+            assert finished.reason == "length" or job is jobs[0], finished
+            assert mine == tokens[: len(mine)]
+            if subject.exact:
+                assert got.logprobs(job.id) == logprobs[: len(mine)]
+        hits = [e.cached_tokens for job in jobs for e in got.events[job.id] if isinstance(e, Started)]
+        assert any(hits), "the schedule must hit the prompt cache"
+    finally:
+        engine.close()
+
+
+def rejected_drafts(subject: Subject) -> None:
+    """Rows take back different counts of tokens and go on as if these had never been."""
+    graph = subject.build()
+    ids = mx.array([[(3 * r + 5 * i) % 40 + 3 for i in range(90)] for r in range(3)])
+
+    def run(state: RowState, tokens: mx.array, phase: Phase) -> mx.array:
+        return forward(graph, [PhaseGroup(phase, tokens, state)], row_invariant=subject.exact)[0]
+
+    state = graph.make_state(3)
+    mx.eval(run(state, ids[:, :80], Phase.WINDOW), run(state, ids[:, 80:84], Phase.VERIFY))
+    rejected = [0, 3, 1]
+    state.trim(rejected)
+    got = run(state, ids[:, 85:86], Phase.DECODE)
+    for row, count in enumerate(rejected):
+        alone = mx.concatenate([ids[row : row + 1, : 84 - count], ids[row : row + 1, 85:86]], axis=1)
+        expected = run(graph.make_state(1), alone, Phase.WINDOW)[0, -1]
+        assert mx.allclose(got[row, -1], expected, atol=0 if subject.exact else 1e-4).item()
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_the_fixed_schedules_hold(name: str) -> None:
+    subject = SUBJECTS[name]() if name != "toy" else Subject(ToyGraph, toy.POISON, exact=False)
+    both_schedules(subject)
+    subject.close()
+
+
+def both_schedules(subject: Subject) -> None:
+    busy_hour(subject)
+    rejected_drafts(subject)
+
+
+def _pads_attended(patch: pytest.MonkeyPatch) -> None:
+    seen = toy._seen  # pyright: ignore[reportPrivateUsage]
+    patch.setattr(toy, "_seen", lambda view, length, window: seen(view, length + 8, window)[..., 8:, :])
+
+
+def _off_by_one_trim(patch: pytest.MonkeyPatch) -> None:
+    trim = ArrayState.trim
+    patch.setattr(ArrayState, "trim", lambda self, counts: trim(self, [max(0, c - 1) for c in counts]))
+
+
+def _wrong_row_filter(patch: pytest.MonkeyPatch) -> None:
+    select = ArrayState.select
+    patch.setattr(
+        ArrayState, "select", lambda self, keep, joining=(): select(self, list(keep)[::-1], joining)
+    )
+
+
+def _ring_cut_by_logical_length(patch: pytest.MonkeyPatch) -> None:
+    def cut(self: Retention, length: int) -> int:
+        return 0 if self.window is None else length // KEY_BLOCK * KEY_BLOCK
+
+    patch.setattr(Retention, "first_kept", cut)
+
+
+def _wrong_position(patch: pytest.MonkeyPatch) -> None:
+    rotate = toy._rotate  # pyright: ignore[reportPrivateUsage]
+    patch.setattr(toy, "_rotate", lambda x, offsets: rotate(x, [max(offsets)] * len(offsets)))
+
+
+def _stale_cache_entry(patch: pytest.MonkeyPatch) -> None:
+    from ingle.engine import admission
+
+    patch.setattr(admission, "block_key", lambda tokens, number, content: ((number,), ()))
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        _pads_attended,
+        _off_by_one_trim,
+        _wrong_row_filter,
+        _ring_cut_by_logical_length,
+        _wrong_position,
+        _stale_cache_entry,
+    ],
+)
+def test_each_fault_is_seen(mutation: Callable[[pytest.MonkeyPatch], None]) -> None:
+    subject = Subject(ToyGraph, toy.POISON, exact=False)
+    expected = Subject(ToyGraph, toy.POISON, exact=False)
+    busy_hour(expected)  # what requests get alone, from the unharmed engine
+    subject._known = expected._known  # pyright: ignore[reportPrivateUsage]
+    with pytest.MonkeyPatch.context() as patch:
+        mutation(patch)
+        with pytest.raises(AssertionError):
+            both_schedules(subject)
+    subject.close()
+    expected.close()
