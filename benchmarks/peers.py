@@ -16,7 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ingle-benchmarks"
-TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize")
+TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-server")
 
 
 def say(text: str) -> None:
@@ -98,6 +98,14 @@ class LlamaCpp:
         command = (self._bin / "llama-batched-bench", "-m", model, "-t", self._threads, *sizes)
         lines = run(*command, "--output-format", "jsonl").splitlines()
         return json.loads(next(line for line in lines if line.startswith("{")))["speed_tg"]
+
+    def serve(self, model: Path, port: int, rows: int) -> subprocess.Popen[bytes]:
+        """llama.cpp's own server, with room for `rows` streams and one long prompt."""
+        sizes = ("-np", str(rows), "-c", str(8192 * 4), "--kv-unified")
+        command = (self._bin / "llama-server", "-m", model, "-t", self._threads, "--port", str(port), *sizes)
+        return subprocess.Popen(
+            [str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
 
 class PythonPeer:

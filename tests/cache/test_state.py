@@ -101,8 +101,8 @@ def test_rows_behave_like_independent_sequences(form: str, data: st.DataObject) 
                 other = make(form, 1)
                 other.adopt(end * KEY_BLOCK, blocks, ())
                 rows = [model[r][: end * KEY_BLOCK]]
-                more(other, rows, data.draw(st.integers(1, 100)))
                 state.replace(r, 0, end - 1, other.share(0, 0, end - 1))
+                more(other, rows, data.draw(st.integers(1, 100)))
                 state = state.select(range(state.rows), [other])
                 model = [*model, *rows]
         check(state, model)

@@ -55,6 +55,10 @@ class TableState:
     def advance(self, length: int) -> None:
         self.lengths = tuple([n + length for n in self.lengths])
         self._carried.publish()
+        for kind, tables in zip(self.layout.kinds, self._tables, strict=True):
+            if kind.retention.window is not None:  # what has left the window goes now, not at the next step
+                for table, end in zip(tables, self.lengths, strict=True):
+                    table.reserve(kind.retention.first_kept(end), end, end)
 
     def tables(self, kind: int) -> Sequence[object] | None:
         return self._tables[kind]

@@ -159,4 +159,4 @@ def step_bytes(config: ModelConfig, tokens: int, rows: int) -> int:
     scratch = ready + 4 * (mixed + 2 * kv) + 4 * c.hidden_size + 4 * c.head_dim * len(c.rope)
     # The arena's newest chunk is at most twice what is needed, the older ones half of it together.
     arena = 4 * scratch * tokens + (1 << 20)
-    return int(arena + 4 * 4 * c.hidden_size * tokens + 3 * 4 * c.vocab_size * rows)
+    return int(arena + 4 * 4 * c.hidden_size * tokens + 5 * 4 * c.vocab_size * rows)
