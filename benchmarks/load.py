@@ -32,20 +32,7 @@ from ingle.weights.sources import resolve
 
 MODEL = "smollm2-135m-instruct"
 COUNTS = (1, 4, 8, 16, 32)
-WORDS = [
-    "river",
-    "stone",
-    "market",
-    "winter",
-    "paper",
-    "engine",
-    "garden",
-    "signal",
-    "copper",
-    "window",
-    "island",
-    "letter",
-]
+WORDS = ("river", "stone", "market", "winter", "paper", "engine", "garden", "signal", "copper", "window")
 
 
 @dataclass(slots=True)
@@ -186,10 +173,10 @@ async def soak(client: Client, pid: int, seconds: float, streams: int) -> dict[s
             if answer.error:
                 counts["errors"] += 1
                 say(answer.error)
-            elif answer.text != alone[job].text and (
-                cut is None or not alone[job].text.startswith(answer.text)
-            ):
-                counts["different"] += 1
+            else:
+                expected = alone[job].text
+                same = answer.text == expected or (cut is not None and expected.startswith(answer.text))
+                counts["different"] += not same
 
     await asyncio.gather(*(work(number) for number in range(streams)))
     for _ in range(100):
@@ -225,7 +212,7 @@ async def rate(client: Client, streams: int, tokens: int) -> float:
 
 
 async def worst_gap(client: Client, streams: int, prompt_words: int) -> dict[str, float]:
-    """The longest gap in ms of running streams while a long prompt is computed, and that prompt's first token."""
+    """Running streams beside a long prompt: their longest gap, and the prompt's time to its first token."""
     rng = random.Random(5)
     body = {"model": MODEL, "temperature": 0.0, "ignore_eos": True}
     running = [
@@ -254,8 +241,7 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
     model = resolve(MODEL, Environment.read().store())
     peer = None if args.no_peer else LlamaCpp(args.llama_dir, len(os.sched_getaffinity(0)))
     rates: dict[str, dict[int, list[float]]] = {
-        "ingle": {n: [] for n in COUNTS},
-        "llama.cpp": {n: [] for n in COUNTS},
+        name: {n: [] for n in COUNTS} for name in ("ingle", "llama.cpp")
     }
     for number in range(args.rounds):
         say(f"rates: round {number + 1} of {args.rounds}")
