@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
 
+from ingle.cache.state import itemsize
 from ingle.config import EngineConfig
+from ingle.contracts.cache import StateLayout
 from ingle.contracts.graph import ModelGraph
 from ingle.contracts.model_config import ModelConfig
 from ingle.contracts.text_assets import TextAssets
+from ingle.contracts.weights import Dense
 from ingle.engine.handle import EngineInfo
 from ingle.engine.loop import Engine
+from ingle.engine.memory import RowMemory, available_bytes
 from ingle.kernels import native, ops
+from ingle.kernels.packing import pack_linear
+from ingle.models.decoder import layout_of, step_bytes
 from ingle.models.registry import build_graph
 from ingle.weights.checkpoint import open_checkpoint
 
@@ -54,7 +61,12 @@ def load(
     backend = ops.describe()
     engine = Engine(
         lambda: build_graph(checkpoint.config, checkpoint.weights, dtype),
-        EngineInfo(vocab_size=checkpoint.config.vocab_size, context_length=context, backend=backend),
+        EngineInfo(
+            vocab_size=checkpoint.config.vocab_size,
+            context_length=context,
+            backend=backend,
+            identity=_identity(path, dtype),
+        ),
         config,
         row_invariant=ops.row_invariant(dtype),
     )
@@ -65,6 +77,69 @@ def load_graph(path: Path, dtype: str = "auto") -> tuple[ModelGraph, ModelConfig
     """The bare graph of a checkpoint, on the calling thread: for measurements and parity tests."""
     checkpoint = open_checkpoint(path)
     return build_graph(checkpoint.config, checkpoint.weights, _dtype(dtype)), checkpoint.config
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Bytes that a model takes, by the same sums that admission uses."""
+
+    description: str
+    context_length: int  # the model's own
+    weights: int
+    row: int  # state of one sequence
+    kinds: tuple[tuple[str, int, int], ...]  # of it: ("full" or "sliding 512", layers, bytes)
+    transients: int  # of the largest step
+    total: int  # with all sequences
+    available: int | None  # on this machine, now; None where it does not say
+
+
+def fit(path: Path, *, tokens: int, rows: int, config: EngineConfig | None = None) -> Fit:
+    """What `rows` sequences of `tokens` tokens need. Reads the weights one by one, and keeps none.
+
+    Raises:
+        CheckpointError: the files are missing, broken or not supported.
+    """
+    config = config or EngineConfig()
+    checkpoint, dtype = open_checkpoint(path), _dtype(config.dtype)
+    weights = 0
+    for name in checkpoint.weights.names():
+        weight = checkpoint.weights.take(name)
+        if isinstance(weight, Dense) and len(weight.shape) == 1:
+            weights += 4 * weight.shape[0]
+            continue
+        packed = pack_linear(weight, dtype)
+        weights += packed.nbytes
+        mx.clear_cache()
+    layout = layout_of(checkpoint.config, itemsize(dtype))
+    memory, window = RowMemory(layout), min(tokens, config.window_tokens)
+    kinds: list[tuple[str, int, int]] = []
+    for kind in layout.kinds:
+        alone = RowMemory(StateLayout((kind,), (), (), layout.itemsize))
+        name = "full" if kind.retention.window is None else f"sliding {kind.retention.window}"
+        kinds.append((name, kind.layers, max(alone.row(tokens), alone.row(tokens, window))))
+    row = max(memory.row(tokens), memory.row(tokens, window))
+    transients = step_bytes(checkpoint.config, config.window_tokens + rows, rows)
+    return Fit(
+        checkpoint.description,
+        checkpoint.config.context_length,
+        weights,
+        row,
+        tuple(kinds),
+        transients,
+        weights + rows * row + transients,
+        available_bytes(),
+    )
+
+
+def _identity(path: Path, dtype: mx.Dtype) -> str:
+    """A digest of what decides the bits of KV: the checkpoint's files and the arithmetic in use.
+
+    Files count by name, size and time of change: reading them whole would cost more than it saves.
+    """
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    parts = [f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files if f.is_file()]
+    arithmetic = native.cpu.isa() if ops.uses_native(dtype) else ops.describe()
+    return hashlib.sha256("\n".join([*parts, arithmetic, str(dtype)]).encode()).hexdigest()
 
 
 def _dtype(name: str) -> mx.Dtype:

@@ -23,6 +23,8 @@ class EngineConfig:
     max_gap_ms: float = 100.0  # how long a prompt's window may delay the next token of running streams
     memory_bytes: int | None = None  # weights, KV and transients together; None: 90 % of what is free
     prompt_cache_bytes: int | None = None  # KV kept for later requests; None: half of KV's memory; 0: none
+    prompt_cache_dir: Path | None = None  # KV is kept there too, and survives restarts
+    prompt_cache_disk_bytes: int = 8 * 2**30  # most that it takes there
     context_length: int | None = None  # caps the model's own limit; None: the model's
     dtype: str = (
         "auto"  # activations: "auto" (float32 on CPU, bfloat16 on GPUs), "float32", "bfloat16", "float16"
@@ -42,6 +44,10 @@ class EngineConfig:
         _require(
             self.prompt_cache_bytes is None or self.prompt_cache_bytes >= 0,
             f"prompt_cache_bytes must not be negative, got {self.prompt_cache_bytes}",
+        )
+        _require(
+            self.prompt_cache_disk_bytes > 0,
+            f"prompt_cache_disk_bytes must be positive, got {self.prompt_cache_disk_bytes}",
         )
         _require(
             self.context_length is None or self.context_length >= 16,

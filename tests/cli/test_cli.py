@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from ingle import compose
 from ingle.env import Environment
 from ingle.errors import ConfigError
 
@@ -39,11 +40,11 @@ def test_help_names_every_command_and_imports_little() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stderr.strip() == "[]"
-    for command in ("chat", "serve", "pull", "models", "bench", "doctor"):
+    for command in ("chat", "serve", "pull", "models", "fit", "bench", "doctor"):
         assert command in done.stdout
 
 
-@pytest.mark.parametrize("command", ["chat", "serve", "pull", "models", "bench", "doctor"])
+@pytest.mark.parametrize("command", ["chat", "serve", "pull", "models", "fit", "bench", "doctor"])
 def test_every_command_has_help(command: str) -> None:
     done = ingle(command, "--help")
     assert done.returncode == 0
@@ -61,6 +62,9 @@ def test_every_command_has_help(command: str) -> None:
         (["serve", "--api-key-file", "/no/such/file"], 2, "/no/such/file"),
         (["chat", "--max-rows", "0"], 2, "max_rows must be 1 to 1024, got 0"),
         (["chat", "--dtype", "int4"], 2, "dtype must be"),
+        (["serve", "--memory", "lots"], 2, "'lots' is no size"),
+        (["serve", "--max-gap-ms", "0"], 2, "max_gap_ms must be positive, got 0.0"),
+        (["fit", "/no/such/model"], 1, "/no/such/model does not exist"),
         (["pull", "no-such-org/no-such-model"], 1, "hub"),
     ],
 )
@@ -137,3 +141,25 @@ def test_serve_says_one_ready_line_answers_and_stops(default_model_path: Path) -
     rest, _ = server.communicate(timeout=30)
     assert rest == ""
     assert server.returncode == 0
+
+
+def test_fit_says_what_a_context_needs() -> None:
+    folder = str(FIXTURES / "gemma3")
+    done = ingle("fit", folder, "--ctx", "128", "--rows", "3")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"KV, \d+ sliding \d+ layers +\d+\.\d MiB", done.stdout)
+    assert "It fits." in done.stdout
+    tight = ingle("fit", folder, "--ctx", "128", "--memory", "100KB")
+    assert (tight.returncode, "does NOT fit" in tight.stdout) == (1, True)
+    wrong = ingle("fit", folder, "--ctx", "999999999")
+    assert wrong.returncode == 2
+    assert "--ctx must be 1 to" in wrong.stderr
+
+
+@pytest.mark.model
+def test_fit_tells_what_the_engine_will_weigh(default_model_path: Path) -> None:
+    loaded = compose.load(default_model_path, name="m")
+    weighed = loaded.engine.stats().weights_bytes
+    loaded.engine.close()
+    told = compose.fit(default_model_path, tokens=1000, rows=1).weights
+    assert weighed <= told * 1.001 and told <= weighed * 1.001

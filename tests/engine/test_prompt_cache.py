@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
+from ingle import compose
 from ingle.cache.arrays import ArrayState
 from ingle.cache.tables import TableState
 from ingle.config import EngineConfig
@@ -231,3 +233,90 @@ def test_many_users_of_one_system_prompt_store_it_once(engine: Engine) -> None:
         assert started.cached_tokens == 256
         assert got.tokens(f"u{user}") == run(engine, f"cold{user}", prompt, cache_key=None)[0]
     assert engine.stats().prompt_cache_bytes == before, "no whole block is new"
+
+
+def disk_engine(
+    folder: Path, *, recurrent: bool = False, identity: str = "toy", disk: int = 1 << 30
+) -> Engine:
+    config = EngineConfig(
+        max_rows=4, window_tokens=128, prompt_cache_dir=folder, prompt_cache_disk_bytes=disk
+    )
+    info = EngineInfo(vocab_size=VOCAB, context_length=2000, backend="toy", identity=identity)
+    return Engine(lambda: ToyGraph(recurrent=recurrent), info, config, row_invariant=False)
+
+
+PROMPT = [i * 7 % 50 for i in range(300)]
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_blocks_survive_a_restart(tmp_path: Path, recurrent: bool) -> None:
+    engine = disk_engine(tmp_path, recurrent=recurrent)
+    cold, cached = run(engine, "cold", PROMPT)
+    assert cached == 0
+    engine.close()
+    assert len(list(tmp_path.glob("*.safetensors"))) == 4
+    again = disk_engine(tmp_path, recurrent=recurrent)
+    assert run(again, "warm", PROMPT) == (cold, 256)
+    assert run(again, "other", PROMPT, cache_key=b"somebody else")[1] == 0
+    again.close()
+    other = disk_engine(tmp_path, recurrent=recurrent, identity="another model")
+    assert run(other, "foreign", PROMPT) == (cold, 0)
+    other.close()
+
+
+def test_damaged_files_are_absent_and_go(tmp_path: Path) -> None:
+    engine = disk_engine(tmp_path)
+    cold, _ = run(engine, "cold", PROMPT)
+    engine.close()
+    files = sorted(tmp_path.glob("*.safetensors"))
+    (tmp_path / ".writing-1-x.safetensors").write_bytes(b"half")
+
+    def cut(data: bytes) -> bytes:
+        return data[: len(data) // 2]
+
+    def flip(data: bytes) -> bytes:
+        return data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]
+
+    for damage in (cut, flip, lambda data: b"", lambda data: b"not a block"):
+        for file in files:
+            file.write_bytes(damage(file.read_bytes()))
+        again = disk_engine(tmp_path)
+        assert run(again, "again", PROMPT) == (cold, 0)
+        again.close()
+        assert sorted(tmp_path.glob("*.safetensors")) == files, "they are written anew"
+    assert not list(tmp_path.glob(".writing*"))
+    hits: list[int] = []
+    for attempt in range(4):  # each finds the first damaged file, and mends it
+        healing = disk_engine(tmp_path)
+        tokens, cached = run(healing, f"healing {attempt}", PROMPT)
+        healing.close()
+        assert tokens == cold
+        hits.append(cached)
+    assert hits == [64, 128, 192, 256]
+
+
+def test_the_disk_has_a_limit_too(tmp_path: Path) -> None:
+    engine = disk_engine(tmp_path, disk=6 * 40_000)
+    for i in range(6):
+        run(engine, f"d{i}", [i, *PROMPT])
+    engine.close()
+    files = list(tmp_path.glob("*.safetensors"))
+    assert files
+    assert sum(file.stat().st_size for file in files) <= 6 * 40_000
+
+
+@pytest.mark.skipif(not native.available(), reason="no extension")
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_restored_bits_are_the_same(tmp_path: Path, name: str) -> None:
+    folder = Path(__file__).parents[1] / "parity" / "fixtures" / name
+    sampling = SamplingParams(temperature=0.0, max_tokens=20, top_logprobs=3)
+    got = Collector()
+    for attempt in ("cold", "warm"):
+        config = EngineConfig(prompt_cache_dir=tmp_path)
+        engine = compose.load(folder, name=name, config=config).engine
+        engine.submit(Request(id=attempt, prompt=tuple(t + 3 for t in PROMPT), sampling=sampling), got)
+        assert got.wait(attempt).reason == "length"
+        engine.close()
+    assert [e.cached_tokens for e in got.events["warm"] if isinstance(e, Started)] == [256]
+    assert got.tokens("cold") == got.tokens("warm")
+    assert got.logprobs("cold") == got.logprobs("warm")

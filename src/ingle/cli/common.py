@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingle.config import EngineConfig
@@ -44,6 +45,19 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         type=size,
         metavar="SIZE",
         help="KV kept for later requests; 0 for none (half of what KV may take)",
+    )
+    parser.add_argument(
+        "--prompt-cache-dir",
+        type=Path,
+        metavar="DIR",
+        help="keep that KV in files as well: it survives restarts (no)",
+    )
+    parser.add_argument(
+        "--prompt-cache-disk",
+        type=size,
+        default=size("8GiB"),
+        metavar="SIZE",
+        help="most it takes there (8GiB)",
     )
     parser.add_argument(
         "--max-gap-ms",
@@ -111,6 +125,8 @@ def load(args: argparse.Namespace) -> Loaded:
         max_gap_ms=args.max_gap_ms,
         memory_bytes=args.memory,
         prompt_cache_bytes=args.prompt_cache,
+        prompt_cache_dir=args.prompt_cache_dir,
+        prompt_cache_disk_bytes=args.prompt_cache_disk,
         context_length=args.context,
         dtype=args.dtype,
     )

@@ -16,6 +16,7 @@ _COMMANDS = {
     "serve": "answer OpenAI-compatible requests over HTTP",
     "pull": "fetch a model before it is needed",
     "models": "list models that Ingle knows and has",
+    "fit": "say whether a model and a context fit this machine's memory",
     "bench": "measure prompt and decode speed",
     "doctor": "show what this machine offers and what is missing",
 }

@@ -16,6 +16,7 @@ class EngineInfo:
     vocab_size: int
     context_length: int  # tokens, prompt and output together
     backend: str  # for people: "cpu (native avx512)", "metal", ...
+    identity: str = ""  # of weights and arithmetic: KV is only shared between engines of one identity
     fitting_tokens: int | None = None  # of one sequence in all the memory for KV; None: more than the context
 
 

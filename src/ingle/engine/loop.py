@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
+from ingle.cache.persistence import BlockFiles
 from ingle.config import EngineConfig
 from ingle.contracts.engine_stats import EngineStats
 from ingle.contracts.graph import ModelGraph
@@ -88,6 +89,7 @@ class Engine:
         self._live: set[str] = set()  # accepted and not finished; guarded by the lock
         self._counters = _Counters()
         self._arrivals = itertools.count()
+        self._files: BlockFiles | None = None
         self._rows: Residents  # both made by the engine thread, with the graph
         self._memory: MemoryPlan
         self._events: dict[Subscriber, list[tuple[str, EngineEvent]]] = {}
@@ -171,7 +173,12 @@ class Engine:
     def _main(self, build: Callable[[], ModelGraph], ready: _Ready) -> None:
         try:
             graph, self._memory = MemoryPlan.build(build, self._config)
-            admission = Admission(graph.layout, self._memory.kv, self._memory.prompt_cache)
+            folder = self._config.prompt_cache_dir
+            if folder is not None:
+                limit = self._config.prompt_cache_disk_bytes
+                self._files = BlockFiles(folder, limit, self._info.identity)
+            memory = self._memory
+            admission = Admission(graph.layout, memory.kv, memory.prompt_cache, self._files)
             pace = Pace(self._config.max_gap_ms / 1e3, self._config.window_tokens)
             self._rows = Residents(admission, pace, self._config.max_rows)
             self._info = self._memory.limit(self._info)
@@ -337,6 +344,8 @@ class Engine:
             self._finish(row, reason, detail)
         self._rows.batch.drop()
         self._rows.admission.cache.shrink(self._rows.admission.cache.nbytes)
+        if self._files is not None:
+            self._files.close()
         self._flush()
         mx.clear_cache()
 

@@ -11,6 +11,7 @@ before it as far as each layer's window reaches, are all there.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,11 @@ from typing import TypeAlias
 
 import mlx.core as mx
 
+from ingle.cache.persistence import BlockFiles, chain_digest, pack_block, unpack_block
 from ingle.contracts.cache import KEY_BLOCK, KVBlock, RowState, StateLayout
 from ingle.contracts.request import ContentSpan
+
+_log = logging.getLogger(__name__)
 
 BlockKey: TypeAlias = tuple[tuple[int, ...], tuple[tuple[bytes, int, int], ...]]
 
@@ -38,6 +42,7 @@ class _Node:
     depth: int  # blocks from the root, this one included
     blocks: list[KVBlock | None]  # of each kind
     carried: tuple[mx.array, ...] | None = None  # what recurrent layers carry behind this block
+    digest: bytes = b""  # names the block's file
     children: dict[BlockKey, _Node] = field(default_factory=dict["BlockKey", "_Node"])
     leases: int = 0  # that end here
 
@@ -66,8 +71,8 @@ class Hit:
 class PromptCache:
     """Used by the engine thread alone. Holds at most `max_bytes`, the oldest go first."""
 
-    def __init__(self, layout: StateLayout, max_bytes: int) -> None:
-        self._layout, self.max_bytes = layout, max_bytes
+    def __init__(self, layout: StateLayout, max_bytes: int, files: BlockFiles | None = None) -> None:
+        self._layout, self.max_bytes, self._files = layout, max_bytes, files
         self._block_bytes = sum(map(layout.block_bytes, range(len(layout.kinds))))
         self._roots: dict[bytes, _Node] = {}
         self._ages: OrderedDict[tuple[_Node, int], int] = OrderedDict()  # piece -> bytes, oldest first
@@ -83,10 +88,11 @@ class PromptCache:
         """
         node = self._roots.get(namespace)
         if node is None:
-            node = self._roots[namespace] = _Node(None, None, 0, [None] * len(self._layout.kinds))
+            node = self._roots[namespace] = self._node(None, None, chain_digest(b"", (namespace,)))
         path: list[_Node] = []
         for key in keys:
             found = (path[-1] if path else node).children.get(key)
+            found = found or self._restore(path[-1] if path else node, key)
             if found is None:
                 break
             path.append(found)
@@ -135,9 +141,7 @@ class PromptCache:
             return
         for number in range(lease.blocks, len(keys)):
             parent, key = lease.node, keys[number]
-            node = parent.children.get(key) or _Node(
-                parent, key, number + 1, [None] * len(self._layout.kinds)
-            )
+            node = parent.children.get(key) or self._node(parent, key, chain_digest(parent.digest, key))
             self._move(lease, node)  # so that it stays while room is made
             if not self._fill(node, number, state, row):
                 self._move(lease, parent)
@@ -168,7 +172,50 @@ class PromptCache:
                 self._add(node, len(self._layout.kinds), nbytes)
         assert node.parent is not None and node.key is not None
         node.parent.children[node.key] = node
+        if self._files is not None and node.digest.hex() not in self._files:
+            self._files.save(node.digest.hex(), _pieces(node))
         return True
+
+    def _restore(self, parent: _Node, key: BlockKey) -> _Node | None:
+        """The node behind `parent`, from its file."""
+        digest = chain_digest(parent.digest, key)
+        if self._files is None or digest.hex() not in self._files:
+            return None
+        pieces = self._files.load(digest.hex())
+        if pieces is None:
+            return None
+        node = self._node(parent, key, digest)
+        parent.leases += 1  # both stay while room is made
+        node.leases += 1
+        try:
+            for kind in range(len(self._layout.kinds)):
+                block = unpack_block(self._layout, kind, pieces)
+                if block is None:
+                    continue
+                if not self._room(block.nbytes):
+                    return None
+                node.blocks[kind] = block
+                self._add(node, kind, block.nbytes)
+            carried = [
+                pieces[f"carried.{i}"] for i in range(len(self._layout.recurrent)) if f"carried.{i}" in pieces
+            ]
+            if carried and self._room(sum(value.nbytes for value in carried)):
+                node.carried = tuple(carried)
+                self._add(node, len(self._layout.kinds), sum(value.nbytes for value in carried))
+            parent.children[key] = node
+            return node
+        except ValueError as error:
+            _log.warning("block %s is not used: %s", digest.hex(), error)
+            return None
+        finally:
+            parent.leases -= 1
+            node.leases -= 1
+            if parent.children.get(key) is not node:
+                self._remove(node)
+
+    def _node(self, parent: _Node | None, key: BlockKey | None, digest: bytes) -> _Node:
+        nothing: list[KVBlock | None] = [None] * len(self._layout.kinds)
+        return _Node(parent, key, 0 if parent is None else parent.depth + 1, nothing, digest=digest)
 
     def release(self, lease: Lease) -> None:
         """The row has gone; what it held may age."""
@@ -247,3 +294,12 @@ class PromptCache:
             node.blocks[piece] = None
         else:
             node.carried = None
+
+
+def _pieces(node: _Node) -> dict[str, mx.array]:
+    out: dict[str, mx.array] = {}
+    for kind, block in enumerate(node.blocks):
+        if block is not None:
+            out |= pack_block(kind, block)
+    out |= {f"carried.{i}": value for i, value in enumerate(node.carried or ())}
+    return out

@@ -28,6 +28,11 @@ class PackedLinear:
     dtype: mx.Dtype  # of activations
 
     @property
+    def nbytes(self) -> int:
+        own = 0 if isinstance(self.weight, Affine | Dense) else self.weight.nbytes
+        return own + sum(array.nbytes for array in self.arrays)
+
+    @property
     def arrays(self) -> list[mx.array]:
         """What is still lazy: to be evaluated before the checkpoint's bytes can go."""
         w = self.weight

@@ -56,17 +56,23 @@ class ApiKeys:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS or self._allowed(scope):
+        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        digest = self._digest(scope)
+        if digest is not None:
+            scope["ingle.client"] = digest
             await self._app(scope, receive, send)
             return
         error = Unauthorized("missing or wrong API key; send it as 'Authorization: Bearer KEY'")
         await error_response(error)(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> bool:
+    def _digest(self, scope: Scope) -> bytes | None:
+        """Of the key that was sent, if it is one of ours."""
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
         matches = [hmac.compare_digest(digest, known) for known in self._digests]  # always all of them
-        return scheme.lower() == "bearer" and any(matches)
+        return digest if scheme.lower() == "bearer" and any(matches) else None
 
 
 class BodyLimit:

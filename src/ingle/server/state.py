@@ -53,6 +53,12 @@ class ServerState:
             generation.cancel(SHUTTING_DOWN)
 
 
+def client_of(request: Request) -> bytes:
+    """Who asks: the digest of the API key, empty where none is asked for. Clients share no KV."""
+    client: bytes = request.scope.get("ingle.client", b"")
+    return client
+
+
 def state_of(request: Request) -> ServerState:
     state: ServerState = request.app.state.ingle
     return state

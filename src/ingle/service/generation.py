@@ -29,6 +29,8 @@ class GenerationOptions:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    priority: int = 0  # higher goes first
+    cache_key: bytes = b""  # only requests with equal keys share KV
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -84,7 +86,11 @@ class Generation:
                 for choice in range(options.n):
                     sampling = _sampling(model, options, prompt_field, len(prompt), (seed + choice) % _SEEDS)
                     request = Request(
-                        id=f"{group}-{len(self._streams)}", prompt=tuple(prompt), sampling=sampling
+                        id=f"{group}-{len(self._streams)}",
+                        prompt=tuple(prompt),
+                        sampling=sampling,
+                        priority=options.priority,
+                        cache_key=options.cache_key,
                     )
                     self._streams.append(bridge.open(request))
                     self._texts.append(ChoiceText(model.tokenizer, options.stop))

@@ -45,6 +45,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     repetition_penalty: float | None = None
     min_tokens: Count | None = None
     ignore_eos: bool = False
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
     stop_token_ids: list[int] | None = None
 
 
@@ -86,6 +87,7 @@ def generation_options(
         stop=_stops(fields.stop),
         stop_token_ids=_stop_token_ids(fields.stop_token_ids or [], model),
         ignore_eos=fields.ignore_eos,
+        priority=fields.priority,
         sampling=sampling,
     )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ingle.server.dialects import openai_chat as dialect
 from ingle.server.routes.answers import collect, stream
 from ingle.server.sse import EventStreamResponse, until_disconnect
-from ingle.server.state import state_of
+from ingle.server.state import client_of, state_of
 from ingle.service.chat import start_chat
 
 
@@ -17,7 +19,7 @@ async def chat_completions(request: Request) -> Response:
     state.refuse_if_draining()
     wanted = dialect.parse(await request.body(), state.count_unknown)
     model = state.model(wanted.model)
-    options = dialect.options(wanted, model, state.config)
+    options = replace(dialect.options(wanted, model, state.config), cache_key=client_of(request))
     # Submitted before any header is sent: a refusal is a status, not an event in a stream.
     generation = await start_chat(model, wanted.messages, options)
     if not wanted.stream:

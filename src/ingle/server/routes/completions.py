@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,7 +12,7 @@ from ingle.server import sse
 from ingle.server.dialects import openai_completions as dialect
 from ingle.server.routes.answers import collect, stream
 from ingle.server.sse import EventStreamResponse, until_disconnect
-from ingle.server.state import state_of
+from ingle.server.state import client_of, state_of
 from ingle.service.completions import encode_prompts, start_completion
 
 
@@ -19,7 +21,7 @@ async def completions(request: Request) -> Response:
     state.refuse_if_draining()
     wanted = dialect.parse(await request.body(), state.count_unknown)
     model = state.model(wanted.model)
-    options = dialect.options(wanted, model, state.config)
+    options = replace(dialect.options(wanted, model, state.config), cache_key=client_of(request))
     prompts = await encode_prompts(model, dialect.prompts(wanted))
     generation = start_completion(model, prompts, options)
     render = dialect.CompletionRenderer(model.name, logprobs=wanted.logprobs is not None)
