@@ -150,6 +150,25 @@ def test_what_a_row_holds_stays(form: str) -> None:
     assert cache.nbytes == 0
 
 
+@pytest.mark.skipif(not native.available(), reason="no extension")
+def test_a_kept_block_is_the_same_after_many_rows_have_used_it() -> None:
+    cache = PromptCache(LAYOUT, 100 * BLOCK)
+    tokens = list(range(192))
+    keep(cache, "tables", tokens)
+    lease, hit = cache.match(b"", keys(tokens), ())
+    assert hit is not None
+    kept = [block for blocks in hit.blocks for block in blocks]
+    before = [bytes(block) for block in kept]  # pyright: ignore[reportArgumentType]
+    for row in range(12):
+        state = computed("tables", [])
+        state.adopt(hit.length, hit.blocks, hit.carried)
+        computed("tables", [*tokens, *[900 + row] * 100], state)
+        state.trim([3])
+        computed("tables", [*tokens, *[900 + row] * 97, 7, 7, 7], state)
+    assert [bytes(block) for block in kept] == before  # pyright: ignore[reportArgumentType]
+    cache.release(lease)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_inner_pieces_of_windows_go_first(form: str) -> None:
     """A long prompt's end stays usable when the windows inside it are gone; its middle is not, and says so."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,62 +15,10 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from ingle.config import EngineConfig, ServerConfig
-from ingle.engine.handle import EngineInfo
-from ingle.engine.loop import Engine
-from ingle.server.app import create_app
-from ingle.server.run import Server
-from ingle.service.models import TextModel
-from support.tiny_tokenizer import TEMPLATE, VOCAB_SIZE, tiny_assets
-from support.toy import ToyGraph
+from ingle.config import ServerConfig
+from support.served import Running
 
-CONTEXT = 900
 HI: list[Any] = [{"role": "user", "content": "hello"}]
-
-
-class WideToy(ToyGraph):
-    """The toy decoder over the tiny tokenizer's vocabulary: it speaks bytes, often broken ones."""
-
-    def __init__(self) -> None:
-        super().__init__(vocab=VOCAB_SIZE)
-
-
-class Running:
-    def __init__(self, config: ServerConfig, template: str | None = TEMPLATE, **engine: Any) -> None:
-        info = EngineInfo(vocab_size=VOCAB_SIZE, context_length=CONTEXT, backend="toy")
-        self.engine = Engine(WideToy, info, EngineConfig(**engine), row_invariant=False)
-        assets = tiny_assets(template)
-        self.model = TextModel.open("toy", assets, self.engine)
-        self.app = create_app([self.model], config)
-        ready = threading.Event()
-        self.server = Server(self.app, config, lambda _: ready.set())
-        run = self.server.serve([self.server.socket])
-        self.thread = threading.Thread(target=lambda: asyncio.run(run), daemon=True)
-        self.thread.start()
-        assert ready.wait(20)
-        self.url = self.server.url
-
-    def client(self, **options: Any) -> OpenAI:
-        return OpenAI(base_url=self.url + "/v1", api_key="any", max_retries=0, **options)
-
-    def post(self, path: str, body: bytes | str, headers: dict[str, str] | None = None) -> httpx2.Response:
-        sent = {"content-type": "application/json", **(headers or {})}
-        return httpx2.post(self.url + path, content=body, headers=sent, timeout=60)
-
-    def settle(self) -> None:
-        """Wait until the engine has nothing to do."""
-        for _ in range(500):
-            stats = self.engine.stats()
-            if stats.running == 0 and stats.waiting == 0:
-                return
-            time.sleep(0.01)
-        raise AssertionError("the engine is still busy")
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self.thread.join(30)
-        self.engine.close()
-        assert not self.thread.is_alive()
 
 
 @pytest.fixture(scope="module")

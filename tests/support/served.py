@@ -1,0 +1,67 @@
+"""A tiny real model behind a real socket, on a thread of the test process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import httpx2
+from openai import OpenAI
+
+from ingle.config import EngineConfig, ServerConfig
+from ingle.engine.handle import EngineInfo
+from ingle.engine.loop import Engine
+from ingle.server.app import create_app
+from ingle.server.run import Server
+from ingle.service.models import TextModel
+from support.tiny_tokenizer import TEMPLATE, VOCAB_SIZE, tiny_assets
+from support.toy import ToyGraph
+
+CONTEXT = 900
+
+
+class WideToy(ToyGraph):
+    """The toy decoder over the tiny tokenizer's vocabulary: it speaks bytes, often broken ones."""
+
+    def __init__(self) -> None:
+        super().__init__(vocab=VOCAB_SIZE)
+
+
+class Running:
+    def __init__(self, config: ServerConfig, template: str | None = TEMPLATE, **engine: Any) -> None:
+        info = EngineInfo(vocab_size=VOCAB_SIZE, context_length=CONTEXT, backend="toy")
+        self.engine = Engine(WideToy, info, EngineConfig(**engine), row_invariant=False)
+        assets = tiny_assets(template)
+        self.model = TextModel.open("toy", assets, self.engine)
+        self.app = create_app([self.model], config)
+        ready = threading.Event()
+        self.server = Server(self.app, config, lambda _: ready.set())
+        run = self.server.serve([self.server.socket])
+        self.thread = threading.Thread(target=lambda: asyncio.run(run), daemon=True)
+        self.thread.start()
+        assert ready.wait(20)
+        self.url = self.server.url
+
+    def client(self, **options: Any) -> OpenAI:
+        return OpenAI(base_url=self.url + "/v1", api_key="any", max_retries=0, **options)
+
+    def post(self, path: str, body: bytes | str, headers: dict[str, str] | None = None) -> httpx2.Response:
+        sent = {"content-type": "application/json", **(headers or {})}
+        return httpx2.post(self.url + path, content=body, headers=sent, timeout=60)
+
+    def settle(self) -> None:
+        """Wait until the engine has nothing to do."""
+        for _ in range(500):
+            stats = self.engine.stats()
+            if stats.running == 0 and stats.waiting == 0:
+                return
+            time.sleep(0.01)
+        raise AssertionError("the engine is still busy")
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(30)
+        self.engine.close()
+        assert not self.thread.is_alive()
