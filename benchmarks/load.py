@@ -6,6 +6,7 @@
    answer, and every part of one, must be what the request got alone.
 2. Rates of 1, 4, 8, 16 and 32 streams of 128 tokens, Ingle and llama.cpp's server in turn.
 3. The longest gap between two texts of seven running streams while a prompt of 4,000 tokens is computed.
+4. The time to the first token of the second turn of a conversation of 2,000 tokens, beside the first's.
 """
 
 from __future__ import annotations
@@ -234,6 +235,21 @@ async def worst_gap(client: Client, streams: int, prompt_words: int) -> dict[str
     return {"worst_gap_ms": round(max(gaps) * 1e3, 1), "first_token_ms": round((first - started) * 1e3)}
 
 
+async def second_turn(client: Client, prompt_words: int) -> dict[str, float]:
+    """Times to first token in ms of a long first turn and of the turn behind it."""
+    rng = random.Random(9)
+    body = {"model": MODEL, "temperature": 0.0, "ignore_eos": True, "max_tokens": 32}
+    prompt, waits = words(rng, prompt_words), []
+    for _ in range(2):
+        started = time.perf_counter()
+        answer = await client.complete({**body, "prompt": prompt})
+        assert answer.error is None, answer.error
+        waits.append((answer.arrivals[0] - started) * 1e3)
+        prompt += answer.text + " " + words(rng, 10)
+    first, second = waits
+    return {"first_ms": round(first), "second_ms": round(second), "ratio": round(first / second, 1)}
+
+
 async def run(args: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {}
     async with ingle(rows=args.rows) as (client, pid):
@@ -250,6 +266,7 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
             for count in COUNTS:
                 rates["ingle"][count].append(await rate(client, count, 128))
             result["long_prompt"] = await worst_gap(client, 7, 3000)
+            result["second_turn"] = await second_turn(client, 1500)
         if peer is not None:
             async with llama_server(peer, model, 32) as client:
                 await rate(client, 1, 16)
