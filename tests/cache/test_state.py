@@ -133,6 +133,20 @@ def test_snapshot_never_sees_later_writes(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_a_held_view_keeps_its_positions_when_the_row_moves_on(form: str) -> None:
+    """Layers that share a donor's KV read the view after the row has advanced."""
+    state = make(form, 1)
+    append(state, [[1, 2]])
+    state.reserve(1)
+    one = mx.ones((1, 2, 1, 4))
+    view = state.write(1, one, one)
+    state.advance(1)
+    append(state, [[3, 4, 5]])
+    assert view.offsets == (2,)
+    assert state.lengths == (6,)
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_trim_past_what_is_held_is_refused(form: str) -> None:
     state = make(form, 1)
     for start in range(0, 600, 200):

@@ -22,7 +22,7 @@ import mlx.core as mx
 import numpy as np
 
 from ingle.cache.arrays import ArrayBlock
-from ingle.contracts.cache import KVBlock, StateLayout
+from ingle.contracts.cache import KEY_BLOCK, KVBlock, StateLayout
 from ingle.kernels import native
 
 _log = logging.getLogger(__name__)
@@ -52,22 +52,17 @@ class BlockFiles:
         self._thread = threading.Thread(target=self._write_all, name="ingle-blocks", daemon=True)
         self._thread.start()
 
-    @property
-    def nbytes(self) -> int:
-        with self._lock:
-            return sum(self._files.values())
-
     def __contains__(self, name: str) -> bool:
         with self._lock:
             return name in self._files
 
+    def wants(self, name: str) -> bool:
+        """Whether `save` would keep the block: it is not there, and not too many wait to be written."""
+        return name not in self and not self._queue.full()
+
     def save(self, name: str, pieces: Mapping[str, mx.array]) -> None:
-        """Write the block some time soon, unless it is there or too many wait. `pieces` are evaluated."""
-        if name not in self:
-            try:
-                self._queue.put_nowait((name, dict(pieces)))
-            except queue.Full:
-                _log.debug("block %s is not kept: the disk is too slow", name)
+        """Write the block some time soon. `pieces` are evaluated. For one thread, after `wants`."""
+        self._queue.put((name, dict(pieces)))
 
     def load(self, name: str) -> dict[str, mx.array] | None:
         """The block's pieces, or None where there is no sound file. Makes it young."""
@@ -165,11 +160,30 @@ def unpack_block(layout: StateLayout, kind: int, pieces: Mapping[str, mx.array])
         return table.block_from(np.array(raw).tobytes())
     if f"{kind}.0.k" not in pieces:
         return None
-    try:
-        layers = [(pieces[f"{kind}.{i}.k"], pieces[f"{kind}.{i}.v"]) for i in range(k.layers)]
-    except KeyError as missing:
-        raise ValueError(f"a block of kind {kind} lacks {missing}") from None
+    shape = (1, k.kv_heads, KEY_BLOCK, k.head_dim)
+    layers: list[tuple[mx.array, mx.array]] = []
+    for i in range(k.layers):
+        keys, values = pieces.get(f"{kind}.{i}.k"), pieces.get(f"{kind}.{i}.v")
+        if keys is None or values is None or keys.shape != shape or values.shape != shape:
+            raise ValueError(f"layer {i} of kind {kind} is missing or not of shape {shape}")
+        layers.append((keys, values))
     return ArrayBlock(tuple(layers))
+
+
+def unpack_carried(layout: StateLayout, pieces: Mapping[str, mx.array]) -> tuple[mx.array, ...] | None:
+    """What recurrent layers carry behind the block; None where the pieces do not hold it.
+
+    Raises:
+        ValueError: the pieces do not fit the layout.
+    """
+    values = [pieces.get(f"carried.{i}") for i in range(len(layout.recurrent))]
+    there = [value for value in values if value is not None]
+    if len(there) < len(values) or not there:
+        return None
+    for value, shape in zip(there, layout.recurrent, strict=True):
+        if value.shape != (1, *shape):
+            raise ValueError(f"a carried state is {value.shape}, expected {(1, *shape)}")
+    return tuple(there)
 
 
 def chain_digest(before: bytes, key: Sequence[object]) -> bytes:

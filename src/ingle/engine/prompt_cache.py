@@ -19,7 +19,13 @@ from typing import TypeAlias
 
 import mlx.core as mx
 
-from ingle.cache.persistence import BlockFiles, chain_digest, pack_block, unpack_block
+from ingle.cache.persistence import (
+    BlockFiles,
+    chain_digest,
+    pack_block,
+    unpack_block,
+    unpack_carried,
+)
 from ingle.contracts.cache import KEY_BLOCK, KVBlock, RowState, StateLayout
 from ingle.contracts.request import ContentSpan
 
@@ -86,13 +92,14 @@ class PromptCache:
 
         A hit never ends inside a span of `content`: its tokens attend both ways and are computed together.
         """
-        node = self._roots.get(namespace)
-        if node is None:
-            node = self._roots[namespace] = self._node(None, None, chain_digest(b"", (namespace,)))
+        root = self._roots.get(namespace)
+        if root is None:
+            root = self._roots[namespace] = self._node(None, None, (namespace,))
+        lease = self._lease(root)
         path: list[_Node] = []
         for key in keys:
-            found = (path[-1] if path else node).children.get(key)
-            found = found or self._restore(path[-1] if path else node, key)
+            last = path[-1] if path else root
+            found = last.children.get(key) or self._restore(last, key)
             if found is None:
                 break
             path.append(found)
@@ -102,8 +109,9 @@ class PromptCache:
                 continue
             hit = self._usable(path[:depth])
             if hit is not None:
-                return self._lease(path[depth - 1]), hit
-        return self._lease(node), None
+                self._move(lease, path[depth - 1])
+                return lease, hit
+        return lease, None
 
     def _usable(self, path: Sequence[_Node]) -> Hit | None:
         """The hit that ends with `path`, if every piece of it is there. Makes its pieces young."""
@@ -132,16 +140,14 @@ class PromptCache:
     ) -> None:
         """Keep the row's blocks behind its lease, for `keys` (those of all whole blocks it has computed).
 
-        The row has `known` tokens, or will have.
-
-        Where the trie has an equal block the row takes that one. A row too large for the whole cache, or
-        for what is not in use, keeps its blocks to itself.
+        The row has `known` tokens, or will have. Where the trie has an equal block the row takes that
+        one. A row too large for the whole cache, or for what is not in use, keeps its blocks to itself.
         """
         if known // KEY_BLOCK * self._block_bytes > self.max_bytes:
             return
         for number in range(lease.blocks, len(keys)):
             parent, key = lease.node, keys[number]
-            node = parent.children.get(key) or self._node(parent, key, chain_digest(parent.digest, key))
+            node = parent.children.get(key) or self._node(parent, key, key)
             self._move(lease, node)  # so that it stays while room is made
             if not self._fill(node, number, state, row):
                 self._move(lease, parent)
@@ -172,19 +178,19 @@ class PromptCache:
                 self._add(node, len(self._layout.kinds), nbytes)
         assert node.parent is not None and node.key is not None
         node.parent.children[node.key] = node
-        if self._files is not None and node.digest.hex() not in self._files:
+        if self._files is not None and self._files.wants(node.digest.hex()):
             self._files.save(node.digest.hex(), _pieces(node))
         return True
 
     def _restore(self, parent: _Node, key: BlockKey) -> _Node | None:
         """The node behind `parent`, from its file."""
-        digest = chain_digest(parent.digest, key)
-        if self._files is None or digest.hex() not in self._files:
+        if self._files is None:
             return None
-        pieces = self._files.load(digest.hex())
+        node = self._node(parent, key, key)
+        name = node.digest.hex()
+        pieces = self._files.load(name) if name in self._files else None
         if pieces is None:
             return None
-        node = self._node(parent, key, digest)
         parent.leases += 1  # both stay while room is made
         node.leases += 1
         try:
@@ -196,16 +202,14 @@ class PromptCache:
                     return None
                 node.blocks[kind] = block
                 self._add(node, kind, block.nbytes)
-            carried = [
-                pieces[f"carried.{i}"] for i in range(len(self._layout.recurrent)) if f"carried.{i}" in pieces
-            ]
+            carried = unpack_carried(self._layout, pieces)
             if carried and self._room(sum(value.nbytes for value in carried)):
-                node.carried = tuple(carried)
+                node.carried = carried
                 self._add(node, len(self._layout.kinds), sum(value.nbytes for value in carried))
             parent.children[key] = node
             return node
         except ValueError as error:
-            _log.warning("block %s is not used: %s", digest.hex(), error)
+            _log.warning("block %s is not used: %s", name, error)
             return None
         finally:
             parent.leases -= 1
@@ -213,8 +217,10 @@ class PromptCache:
             if parent.children.get(key) is not node:
                 self._remove(node)
 
-    def _node(self, parent: _Node | None, key: BlockKey | None, digest: bytes) -> _Node:
+    def _node(self, parent: _Node | None, key: BlockKey | None, named: tuple[object, ...]) -> _Node:
         nothing: list[KVBlock | None] = [None] * len(self._layout.kinds)
+        before = b"" if parent is None else parent.digest
+        digest = b"" if self._files is None else chain_digest(before, named)
         return _Node(parent, key, 0 if parent is None else parent.depth + 1, nothing, digest=digest)
 
     def release(self, lease: Lease) -> None:
