@@ -1,6 +1,6 @@
 """The equality contract: a request's tokens depend on the model, the prompt, the parameters and the seed.
 
-A state machine submits, cancels, steps, pauses, evicts and changes windows at random. Whatever it did,
+A state machine submits, cancels, steps, pauses, evicts, restores and changes windows at random. Whatever it did,
 every request must have got what it gets alone on a fresh engine without a prompt cache: its tokens, and
 with the CPU kernels its log-probabilities too, bit by bit. Below it, faults that such engines have had are
 put in on purpose, and each must be seen.
@@ -9,6 +9,7 @@ put in on purpose, and each must be seen.
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,8 +63,8 @@ class Subject:
         self._alone: Engine | None = None
         self._known: dict[Any, Any] = {}
 
-    def engine(self) -> SteppedEngine:
-        config = EngineConfig(max_rows=3, max_waiting=100)
+    def engine(self, folder: Path | None = None) -> SteppedEngine:
+        config = EngineConfig(max_rows=3, max_waiting=100, prompt_cache_dir=folder)
         return SteppedEngine(self.build, self.info, config, row_invariant=self.exact)
 
     def reference(self, request: Request) -> tuple[list[int], Any]:
@@ -108,7 +109,8 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(window=st.sampled_from([7, 64, 256]))
     def start(self, window: int) -> None:
-        self.engine = self.subject.engine()
+        self.folder = tempfile.TemporaryDirectory()
+        self.engine = self.subject.engine(Path(self.folder.name))
         self.got = Collector()
         self.jobs: dict[str, Request] = {}
         self.cancelled: set[str] = set()
@@ -183,6 +185,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(nbytes=st.sampled_from([1, 100_000, 1 << 40]))
     def evict(self, nbytes: int) -> None:
+        """What is evicted comes back from its files, as far as they are written by then."""
+
         def work(rows: Residents) -> None:
             rows.admission.cache.shrink(nbytes)
 
@@ -220,6 +224,7 @@ class Machine(RuleBasedStateMachine):
             assert stats.failed_steps == 0
         finally:
             self.engine.close()
+            self.folder.cleanup()
 
     def send(
         self, prompt: tuple[int, ...], sampling: SamplingParams, priority: int, key: bytes | None

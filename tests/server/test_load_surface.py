@@ -69,6 +69,17 @@ def test_priority_is_a_field(running: Running) -> None:
         ask(running, "one", LONG, extra_body={"priority": 2**40})
 
 
+def test_a_request_may_bring_its_own_deadline(running: Running) -> None:
+    more: dict[str, Any] = {"max_tokens": 700, "extra_body": {"ignore_eos": True, "timeout_s": 0.05}}
+    with pytest.raises(openai.APIStatusError, match=r"longer than its timeout_s, 0.05 s") as late:
+        ask(running, "one", LONG, **more)
+    assert late.value.status_code == 504
+    running.settle()
+    with pytest.raises(openai.BadRequestError, match="timeout_s"):
+        ask(running, "one", LONG, extra_body={"timeout_s": 0})
+    assert ask(running, "one", LONG, extra_body={"timeout_s": 60})[0] == ask(running, "one", LONG)[0]
+
+
 def test_the_engine_describes_itself(running: Running) -> None:
     ask(running, "one", LONG)
     state = httpx2.get(running.url + "/v1/engine", headers={"authorization": "Bearer one"}).json()["toy"]

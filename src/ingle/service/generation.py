@@ -30,6 +30,7 @@ class GenerationOptions:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     priority: int = 0  # higher goes first
+    timeout_s: float | None = None  # the client waits no longer than this
     cache_key: bytes = b""  # only requests with equal keys share KV
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -75,6 +76,7 @@ class Generation:
         prompt_field: str,
     ) -> None:
         self.usage = Usage(sum(map(len, prompts)))
+        self.timeout_s = options.timeout_s
         self._choices = options.n
         self._streams: list[EventStream] = []
         self._texts: list[ChoiceText] = []

@@ -47,6 +47,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     ignore_eos: bool = False
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
     stop_token_ids: list[int] | None = None
+    timeout_s: Annotated[float, Meta(gt=0)] | None = None
 
 
 _PASSED = (
@@ -88,6 +89,7 @@ def generation_options(
         stop_token_ids=_stop_token_ids(fields.stop_token_ids or [], model),
         ignore_eos=fields.ignore_eos,
         priority=fields.priority,
+        timeout_s=fields.timeout_s,
         sampling=sampling,
     )
 

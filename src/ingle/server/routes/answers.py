@@ -74,8 +74,10 @@ async def stream(
 async def _watched(state: ServerState, generation: Generation) -> AsyncGenerator[AsyncGenerator[TextEvent]]:
     """The generation's events, registered for shutdown, under the deadline, measured."""
     started = time.monotonic()
-    limit = state.config.request_timeout_s
+    limit, own = state.config.request_timeout_s, generation.timeout_s
     late = TimeoutError(f"the request took longer than this server's {limit:g} s")
+    if own is not None and own < limit:
+        limit, late = own, TimeoutError(f"the request took longer than its timeout_s, {own:g} s")
     # One timer for the request: a timeout around each token would cost more than the token's text.
     timer = asyncio.get_running_loop().call_later(limit, generation.fail, late)
     state.begin(generation)
