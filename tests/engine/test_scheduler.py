@@ -62,9 +62,9 @@ def test_a_skipped_prompt_is_granted_a_window(view: list[RowView], budget: int) 
 
 
 @given(rows(), budgets)
-def test_windows_end_at_block_borders_where_they_can(view: list[RowView], budget: int) -> None:
+def test_windows_end_at_borders_where_they_can(view: list[RowView], budget: int) -> None:
     by_id = {row.id: row for row in view}
-    for window in plan(view, budget).windows:
+    for window in plan(view, budget, KEY_BLOCK).windows:
         row = by_id[window.id]
         end = row.computed + window.length
         next_border = (row.computed // KEY_BLOCK + 1) * KEY_BLOCK

@@ -87,6 +87,8 @@ class Admission:
     def fits(self, needed: int, running: list[Row]) -> bool:
         """Whether `needed` more bytes fit. Lets go of cached blocks that nobody holds, if need be."""
         short = self.used(running) + needed - self.kv_bytes
+        if short > self.cache.nbytes:
+            return False  # to empty the cache would not help
         return short <= 0 or self.cache.shrink(short) >= short
 
     def _keys(self, row: Row, count: int) -> list[BlockKey]:

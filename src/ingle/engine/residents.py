@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from ingle.contracts.cache import RowState
+from ingle.contracts.cache import KEY_BLOCK, RowState
 from ingle.contracts.state import Transaction
 from ingle.engine.admission import Admission
 from ingle.engine.batch import DecodeBatch
@@ -34,6 +34,8 @@ class Residents:
         self.batch = DecodeBatch()
         self.paused = 0  # times that a row was
         self._max_rows = max_rows
+        # What recurrent layers carry can be kept only where a window ends with a block.
+        self._border = KEY_BLOCK if admission.memory.layout.recurrent else 1
         self._holding = False  # a row was paused: nobody starts until somebody leaves
 
     @property
@@ -85,7 +87,7 @@ class Residents:
                 )
                 for row in sorted(self.running.values(), key=lambda row: row.arrival)
             ]
-            chosen = plan(views, self.pace.window(streams=bool(members)))
+            chosen = plan(views, self.pace.window(streams=bool(members)), self._border)
             if len(self.running) <= 1 or self.admission.fits(self._growth(chosen), self._all):
                 moving = chosen.lengths
                 for view in views:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ingle.contracts.cache import KEY_BLOCK
-
 GRANT_AFTER = 8  # steps without a window after which a row is granted one
 
 
@@ -53,10 +51,10 @@ class Plan:
         return sum(window.length for window in self.windows)
 
 
-def plan(rows: Sequence[RowView], window_tokens: int) -> Plan:
+def plan(rows: Sequence[RowView], window_tokens: int, border: int = 1) -> Plan:
     """The next step, with at most `window_tokens` prompt tokens. Equal views give equal plans.
 
-    A window that does not end its prompt ends at a block's border where it can: whole blocks can be kept.
+    A window that does not end its prompt ends at a multiple of `border` where it can.
     """
     suspects = [row for row in rows if row.suspect]
     if suspects:  # find the row that broke a step: the oldest suspect runs alone
@@ -71,23 +69,23 @@ def plan(rows: Sequence[RowView], window_tokens: int) -> Plan:
     left = window_tokens
     share = max(1, window_tokens // 4)
     for row in granted[:2]:  # half of the budget at most
-        length = _window(row, min(share, left))
+        length = _window(row, min(share, left), border)
         lengths[row.id] = length
         left -= length
     for row in sorted(waiting, key=lambda row: -row.priority):
         if left <= 0:
             break
         have = lengths.get(row.id, 0)
-        length = _window(row, left + have)
+        length = _window(row, left + have, border)
         lengths[row.id] = max(length, have)
         left -= lengths[row.id] - have
     windows = tuple(Window(row.id, lengths[row.id]) for row in waiting if lengths.get(row.id))
     return Plan(decode, windows)
 
 
-def _window(row: RowView, most: int) -> int:
+def _window(row: RowView, most: int, border: int) -> int:
     """Tokens of a row's next window, `most` at the most."""
     if row.pending <= most:
         return row.pending
-    border = (row.computed + most) // KEY_BLOCK * KEY_BLOCK
-    return border - row.computed if border > row.computed else most
+    end = (row.computed + most) // border * border
+    return end - row.computed if end > row.computed else most
