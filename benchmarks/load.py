@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -233,7 +234,7 @@ async def worst_gap(client: Client, streams: int, prompt_words: int) -> dict[str
     answers = await asyncio.gather(*running)
     # A token may have no text of its own yet, so no stream alone shows every step; all together do.
     arrivals = sorted(at for answer in answers for at in answer.arrivals)
-    gaps = [b - a for a, b in zip(arrivals, arrivals[1:], strict=False) if b >= started and a <= first]
+    gaps = [b - a for a, b in itertools.pairwise(arrivals) if b >= started and a <= first]
     return {
         "worst_gap_ms": round(max(gaps) * 1e3, 1),
         "first_token_ms": round((first - started) * 1e3),

@@ -112,17 +112,22 @@ void angles(int position, const float* inv_freq, int half, float scale, float* c
 
 std::vector<AttentionPart> attention_parts(const std::vector<Sequence>& sequences, const AttentionShape& shape,
                                            int threads) {
-  constexpr int kQueriesAtOnce = 32;
   const int group = shape.heads / shape.kv_heads;
-  long parts = 0;
-  for (const Sequence& s : sequences) parts += (s.length + kQueriesAtOnce - 1) / kQueriesAtOnce * shape.kv_heads;
+  auto count = [&](int at_once) {
+    long parts = 0;
+    for (const Sequence& s : sequences) parts += static_cast<long>((s.length + at_once - 1) / at_once) * shape.kv_heads;
+    return parts;
+  };
+  int at_once = 32;  // queries: many share each reading of the keys, unless that leaves the threads uneven work
+  while (at_once > 8 && count(at_once) < 8L * threads) at_once /= 2;
+  const long parts = count(at_once);
   // Heads of one key head share its reading, unless that leaves threads idle.
   const int together = parts >= threads ? group : 1;
   std::vector<AttentionPart> out;
   for (size_t i = 0; i < sequences.size(); ++i)
-    for (int to = sequences[i].length; to > 0; to -= kQueriesAtOnce)  // the longest first
+    for (int to = sequences[i].length; to > 0; to -= at_once)  // the longest first
       for (int head = 0; head < shape.heads; head += together)
-        out.push_back({static_cast<int>(i), head, together, std::max(0, to - kQueriesAtOnce), to});
+        out.push_back({static_cast<int>(i), head, together, std::max(0, to - at_once), to});
   return out;
 }
 
