@@ -111,13 +111,12 @@ def fit(path: Path, *, tokens: int, rows: int, config: EngineConfig | None = Non
         weights += packed.nbytes
         mx.clear_cache()
     layout = layout_of(checkpoint.config, itemsize(dtype))
-    memory, window = RowMemory(layout), min(tokens, config.window_tokens)
     kinds: list[tuple[str, int, int]] = []
     for kind in layout.kinds:
         alone = RowMemory(StateLayout((kind,), (), (), layout.itemsize))
         name = "full" if kind.retention.window is None else f"sliding {kind.retention.window}"
-        kinds.append((name, kind.layers, max(alone.row(tokens), alone.row(tokens, window))))
-    row = max(memory.row(tokens), memory.row(tokens, window))
+        kinds.append((name, kind.layers, alone.most(tokens, config.window_tokens)))
+    row = RowMemory(layout).most(tokens, config.window_tokens)
     transients = step_bytes(checkpoint.config, config.window_tokens + rows, rows)
     return Fit(
         checkpoint.description,

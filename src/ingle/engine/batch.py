@@ -18,10 +18,6 @@ class DecodeBatch:
         self.rows: tuple[Row, ...] = ()
         self.state: RowState | None = None
 
-    @property
-    def nbytes(self) -> int:
-        return 0 if self.state is None else self.state.nbytes
-
     def stage(self, keep: Sequence[Row], joining: Sequence[Row]) -> StagedChange:
         """The batch of `keep` (members, any order) followed by `joining` (rows with states of their own).
 

@@ -23,6 +23,10 @@ class RowMemory:
             total += (_blocks(tokens) - first) * self.layout.block_bytes(number)
         return total + self._carried()
 
+    def most(self, tokens: int, window: int) -> int:
+        """The most bytes of a row until it has `tokens`, computed in windows of up to `window`."""
+        return max(self.row(tokens), self.row(tokens, min(tokens, window)))
+
     def growth(self, tokens: int, new: int) -> int:
         """Bytes that a row of `tokens` takes more while it computes `new` tokens."""
         blocks = _blocks(tokens + new) - _blocks(tokens)

@@ -81,8 +81,7 @@ class MemoryPlan:
 
     def row_bytes(self, tokens: int) -> int:
         """The most that the state of one row takes until it has `tokens`."""
-        rows = RowMemory(self.layout)
-        return max(rows.row(tokens), rows.row(tokens, min(tokens, self.window)))
+        return RowMemory(self.layout).most(tokens, self.window)
 
     def fitting(self, limit: int) -> int:
         """The most tokens, up to `limit`, whose state fits when nothing else is there."""

@@ -83,7 +83,6 @@ class PromptCache:
         self._roots: dict[bytes, _Node] = {}
         self._ages: OrderedDict[tuple[_Node, int], int] = OrderedDict()  # piece -> bytes, oldest first
         self.nbytes = 0
-        self.evicted = 0  # pieces
 
     def match(
         self, namespace: bytes, keys: Sequence[BlockKey], content: Sequence[ContentSpan]
@@ -164,18 +163,10 @@ class PromptCache:
                 state.replace(row, kind, number, known)
                 self._ages.move_to_end((node, kind))
                 continue
-            block = state.share(row, kind, number)
-            if not self._room(block.nbytes):
+            if not self._keep(node, kind, state.share(row, kind, number)):
                 return False
-            node.blocks[kind] = block
-            self._add(node, kind, block.nbytes)
         if self._layout.recurrent and node.carried is None and state.lengths[row] == node.depth * KEY_BLOCK:
-            carried = state.share_carried(row)
-            nbytes = sum(value.nbytes for value in carried)
-            if self._room(nbytes):
-                mx.eval(carried)
-                node.carried = carried
-                self._add(node, len(self._layout.kinds), nbytes)
+            self._keep_carried(node, state.share_carried(row))
         assert node.parent is not None and node.key is not None
         node.parent.children[node.key] = node
         if self._files is not None and self._files.wants(node.digest.hex()):
@@ -196,16 +187,11 @@ class PromptCache:
         try:
             for kind in range(len(self._layout.kinds)):
                 block = unpack_block(self._layout, kind, pieces)
-                if block is None:
-                    continue
-                if not self._room(block.nbytes):
+                if block is not None and not self._keep(node, kind, block):
                     return None
-                node.blocks[kind] = block
-                self._add(node, kind, block.nbytes)
             carried = unpack_carried(self._layout, pieces)
-            if carried and self._room(sum(value.nbytes for value in carried)):
-                node.carried = carried
-                self._add(node, len(self._layout.kinds), sum(value.nbytes for value in carried))
+            if carried is not None:
+                self._keep_carried(node, carried)
             parent.children[key] = node
             return node
         except ValueError as error:
@@ -243,6 +229,22 @@ class PromptCache:
         node.leases += 1
         lease.node.leases -= 1
         lease.node = node
+
+    def _keep(self, node: _Node, kind: int, block: KVBlock) -> bool:
+        """Give a node its block of a kind. False: there is no room."""
+        if not self._room(block.nbytes):
+            return False
+        node.blocks[kind] = block
+        self._add(node, kind, block.nbytes)
+        return True
+
+    def _keep_carried(self, node: _Node, carried: tuple[mx.array, ...]) -> None:
+        """Give a node what recurrent layers carry behind it, where there is room."""
+        nbytes = sum(value.nbytes for value in carried)
+        if self._room(nbytes):
+            mx.eval(carried)
+            node.carried = carried
+            self._add(node, len(self._layout.kinds), nbytes)
 
     def _add(self, node: _Node, piece: int, nbytes: int) -> None:
         self._ages[node, piece] = nbytes
@@ -295,7 +297,6 @@ class PromptCache:
         if nbytes is None:
             return
         self.nbytes -= nbytes
-        self.evicted += 1
         if piece < len(node.blocks):
             node.blocks[piece] = None
         else:
