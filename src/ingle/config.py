@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from ingle.errors import ConfigError
 
@@ -83,6 +85,91 @@ class ServerConfig:
         _require(self.stuck_after_s > 0, "stuck_after_s must be positive")
         _require(self.request_timeout_s > 0, "request_timeout_s must be positive")
         _require(self.shutdown_timeout_s >= 0, "shutdown_timeout_s must not be negative")
+
+
+Network: TypeAlias = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPolicy:
+    """Which addresses in requests are fetched, and what a fetch may cost. One for every modality."""
+
+    url_fetch: Literal["off", "allowlist", "public"] = "public"  # off: only inline data is taken
+    allowed_domains: tuple[str, ...] = ()  # of "allowlist": "example.com" alone, ".example.com" what is below
+    allowed_networks: tuple[Network, ...] = ()  # dialled although private; and literal ones in "allowlist"
+    denied_networks: tuple[Network, ...] = ()  # never dialled; wins over everything
+    allowed_ports: tuple[int, ...] | None = None  # None: all that the Fetch standard does not block
+    allow_private: bool = False  # also loopback, RFC 1918, CGNAT and ULA; cloud metadata stays out of reach
+    allow_nat64: bool = False  # judge 64:ff9b::/96 by the address inside; else it is refused
+    private_hint: str | None = None  # said to the client beside the refusal of a private destination
+    timeout_s: float = 10.0  # of one fetch: DNS, dialling, TLS, all hops and the body
+    max_bytes: int = 64 * 2**20  # of a body, after decoding
+    max_video_bytes: int = 256 * 2**20
+    max_redirects: int = 5
+    media_root: Path | None = None  # file: URLs below it are read; None: none are
+
+    def __post_init__(self) -> None:
+        _require(
+            self.url_fetch in ("off", "allowlist", "public"),
+            f"url_fetch must be off, allowlist or public, got {self.url_fetch!r}",
+        )
+        _require(
+            bool(self.allowed_domains) <= (self.url_fetch == "allowlist"),
+            f"allowed_domains needs url_fetch allowlist, got {self.url_fetch}",
+        )
+        _require(
+            self.url_fetch != "allowlist" or bool(self.allowed_domains or self.allowed_networks),
+            "url_fetch allowlist needs allowed_domains or allowed_networks",
+        )
+        for port in self.allowed_ports or ():
+            _require(1 <= port <= 65535, f"allowed_ports must hold 1 to 65535, got {port}")
+        _require(self.timeout_s > 0, f"timeout_s must be positive, got {self.timeout_s}")
+        _require(self.max_bytes > 0, f"max_bytes must be positive, got {self.max_bytes}")
+        _require(self.max_video_bytes > 0, f"max_video_bytes must be positive, got {self.max_video_bytes}")
+        _require(0 <= self.max_redirects <= 20, f"max_redirects must be 0 to 20, got {self.max_redirects}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaConfig:
+    """What one request may bring, and what decoding it may take."""
+
+    fetch: FetchPolicy = FetchPolicy()
+    max_items: int = 8  # pieces of media in one request
+    max_total_bytes: int = 256 * 2**20  # of all of them, fetched or inline, before decoding
+    max_soft_tokens: int = 16_384  # of all of them, in the prompt
+    max_side: int = 8192  # pixels
+    max_pixels: int = 33_000_000  # of a picture, or of one frame
+    max_frames: int = 20_000  # of a clip, decoded to sample from
+    max_video_pixels: int = 8_000_000_000  # of a clip: frames times pixels
+    max_audio_s: float = 600.0  # of decoded sound
+    max_pcm_bytes: int = 256 * 2**20  # of decoded sound, all channels, as float32
+    timeout_s: float = 60.0  # for fetching and decoding all media of a request
+    workers: int = 2  # decoding processes
+    decode_timeout_s: float = 30.0  # of one decoding; its process is then killed and replaced
+    decode_cpu_s: int = 30  # processor time of one decoding
+    decode_memory_bytes: int = 3 * 2**30  # address space of one decoding process
+    fast_jpeg: bool = False  # decode JPEG at the smallest scale that covers the target: quick, not exact
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_items",
+            "max_total_bytes",
+            "max_soft_tokens",
+            "max_side",
+            "max_pixels",
+            "max_frames",
+        ):
+            value = getattr(self, name)
+            _require(value >= 1, f"{name} must be at least 1, got {value}")
+        for name in ("max_video_pixels", "max_audio_s", "max_pcm_bytes", "timeout_s", "decode_timeout_s"):
+            value = getattr(self, name)
+            _require(value > 0, f"{name} must be positive, got {value}")
+        _require(1 <= self.workers <= 64, f"workers must be 1 to 64, got {self.workers}")
+        _require(self.decode_cpu_s >= 1, f"decode_cpu_s must be at least 1, got {self.decode_cpu_s}")
+        _require(
+            self.decode_memory_bytes >= 512 * 2**20,
+            f"decode_memory_bytes must be at least {512 * 2**20}, got {self.decode_memory_bytes}",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

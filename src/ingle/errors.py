@@ -4,7 +4,8 @@ IngleError
 ├── RequestError            the caller's fault; carries `param` and `code`
 │   ├── InvalidRequest      a field is missing, malformed, out of range or asks for what we do not do
 │   │   ├── ContextOverflow prompt (and max_tokens) do not fit the model's context
-│   │   └── InsufficientMemory its KV can never fit the memory that this engine may take
+│   │   ├── InsufficientMemory its KV can never fit the memory that this engine may take
+│   │   └── MediaRefused    an address, a picture, a sound or a clip is not taken; `code` names the class
 │   ├── Unauthorized        no key, or a wrong one
 │   ├── NotFound            no such model or route
 │   ├── TooLarge            the body is over the limit
@@ -52,6 +53,22 @@ class InsufficientMemory(InvalidRequest):
     """The sequence's keys and values are larger than all the memory that the engine may give to KV."""
 
     code = "insufficient_memory"
+
+
+class MediaRefused(InvalidRequest):
+    """A piece of media cannot be had, decoded or shown to this model. Terminal: a retry changes nothing.
+
+    The message is one public sentence for its class and tells no address, redirect, decoder text or
+    system error; `detail` has those, for the decision log only.
+    """
+
+    code = "media_refused"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, detail: str = ""
+    ) -> None:
+        super().__init__(message, param=param, code=code)
+        self.detail = detail or message
 
 
 class Unauthorized(RequestError):

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from ingle import __version__
 from ingle.env import Environment
@@ -18,6 +19,8 @@ _COMMANDS = {
     "models": "list models that Ingle knows and has",
     "fit": "say whether a model and a context fit this machine's memory",
     "bench": "measure prompt and decode speed",
+    "check-url": "say whether the server would fetch an address, and why not",
+    "inspect": "decode media files as the server would and show what comes out",
     "doctor": "show what this machine offers and what is missing",
 }
 _EPILOG = """\
@@ -42,12 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, about in _COMMANDS.items():
         sub = commands.add_parser(name, help=about, description=about[:1].upper() + about[1:] + ".")
         if name == chosen:  # only the chosen command's module is imported: help stays quick
-            importlib.import_module(f"ingle.cli.{name}").add_arguments(sub)
+            _module(name).add_arguments(sub)
     args = parser.parse_args(given)
     verbose: bool = args.verbose
     try:
         verbose = verbose or Environment.read().verbose
-        return importlib.import_module(f"ingle.cli.{args.command}").run(args)
+        return _module(args.command).run(args)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has gone
@@ -58,3 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"ingle: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
+
+
+def _module(command: str) -> Any:
+    return importlib.import_module("ingle.cli." + command.replace("-", "_"))
