@@ -68,7 +68,7 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8400  # 0: any free port
     api_keys: tuple[str, ...] = ()  # empty: no key is asked for
-    max_body_bytes: int = 10 * 1024 * 1024
+    max_body_bytes: int = 32 * 1024 * 1024  # inline media included
     max_choices: int = 8  # largest `n`
     stuck_after_s: float = 300.0  # a step that takes longer turns /health red
     request_timeout_s: float = 600.0  # a request is cancelled after this long

@@ -13,7 +13,8 @@ from ingle.errors import MediaRefused
 from ingle.media.audio import mel, tokens
 from ingle.media.audio.windows import WINDOWS
 from ingle.media.image import gemma4
-from ingle.media.video.decode import chosen_indices, time_label
+from ingle.media.video.decode import chosen_indices
+from ingle.media.video.labels import time_label
 
 FOLDER = Path(__file__).parent / "goldens"
 GOLDENS = json.loads((FOLDER / "features.json").read_text())

@@ -10,13 +10,14 @@ from typing import Any
 import httpx2
 from openai import OpenAI
 
-from ingle.config import EngineConfig, ServerConfig
+from ingle.config import EngineConfig, MediaConfig, ServerConfig
+from ingle.contracts.text_assets import TextAssets
 from ingle.engine.handle import EngineInfo
 from ingle.engine.loop import Engine
 from ingle.server.app import create_app
 from ingle.server.run import Server
 from ingle.service.models import TextModel
-from support.tiny_tokenizer import TEMPLATE, VOCAB_SIZE, tiny_assets
+from support.tiny_tokenizer import MEDIA_VOCAB_SIZE, TEMPLATE, VOCAB_SIZE, tiny_assets
 from support.toy import ToyGraph
 
 CONTEXT = 900
@@ -25,17 +26,28 @@ CONTEXT = 900
 class WideToy(ToyGraph):
     """The toy decoder over the tiny tokenizer's vocabulary: it speaks bytes, often broken ones."""
 
-    def __init__(self) -> None:
-        super().__init__(vocab=VOCAB_SIZE)
+    def __init__(self, vocab: int = VOCAB_SIZE) -> None:
+        super().__init__(vocab=vocab)
 
 
 class Running:
-    def __init__(self, config: ServerConfig, template: str | None = TEMPLATE, **engine: Any) -> None:
-        info = EngineInfo(vocab_size=VOCAB_SIZE, context_length=CONTEXT, backend="toy")
-        self.engine = Engine(WideToy, info, EngineConfig(**engine), row_invariant=False)
-        assets = tiny_assets(template)
+    def __init__(
+        self,
+        config: ServerConfig,
+        template: str | None = TEMPLATE,
+        *,
+        media: MediaConfig | None = None,
+        media_assets: TextAssets | None = None,  # of a model that takes media
+        **engine: Any,
+    ) -> None:
+        vocab = VOCAB_SIZE if media_assets is None else MEDIA_VOCAB_SIZE
+        info = EngineInfo(
+            vocab_size=vocab, context_length=CONTEXT, backend="toy", takes_media=media_assets is not None
+        )
+        self.engine = Engine(lambda: WideToy(vocab), info, EngineConfig(**engine), row_invariant=False)
+        assets = media_assets or tiny_assets(template)
         self.model = TextModel.open("toy", assets, self.engine)
-        self.app = create_app([self.model], config)
+        self.app = create_app([self.model], config, media)
         ready = threading.Event()
         self.server = Server(self.app, config, lambda _: ready.set())
         run = self.server.serve([self.server.socket])

@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
         healthy = False
         print(f"mlx          MISSING: {error}")
         print("             on Linux install one of the extras: pip install 'ingle[cpu]' or 'ingle[cuda]'")
+    print(f"decoding     {_protections()}")
     writable = _writable(env)
     print(f"models       {env.models_dir} ({'writable' if writable else 'NOT writable'})")
     print(f"offline      {'yes' if env.offline else 'no'}")
@@ -45,3 +46,21 @@ def _writable(env: Environment) -> bool:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return os.access(folder, os.W_OK)
+
+
+def _protections() -> str:
+    """What holds the processes back that decode media."""
+    from ingle.config import MediaConfig
+    from ingle.errors import IngleError
+    from ingle.media.sandbox.pool import Sandbox
+
+    sandbox = Sandbox(MediaConfig(workers=1))
+    try:
+        names = sandbox.protections()
+    except IngleError as error:
+        return f"FAILS: {error}"
+    finally:
+        sandbox.close()
+    missing = [name for name in ("no network", "no files", "limited memory") if name not in names]
+    weaker = f" (not here: {', '.join(missing)})" if missing else ""
+    return f"in processes of its own with {', '.join(names)}{weaker}"

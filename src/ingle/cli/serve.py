@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ingle import __version__
 from ingle.cli.common import add_model_arguments, load, open_text_model
+from ingle.cli.media_flags import add_decode_arguments, add_fetch_arguments, media_config
 from ingle.config import ServerConfig
 from ingle.env import Environment
 from ingle.errors import ConfigError
@@ -16,12 +17,14 @@ from ingle.errors import ConfigError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_fetch_arguments(parser)
+    add_decode_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8400, help="port; 0 takes any free one (8400)")
     parser.add_argument("--name", help="the model's name for clients (default: from MODEL)")
     parser.add_argument("--api-key-file", metavar="FILE", help="one key a line; or set INGLE_API_KEY")
     parser.add_argument(
-        "--max-body-mb", type=float, default=10.0, metavar="MB", help="largest request body (10)"
+        "--max-body-mb", type=float, default=32.0, metavar="MB", help="largest request body (32)"
     )
     parser.add_argument(
         "--request-timeout",
@@ -48,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         request_timeout_s=args.request_timeout,
         shutdown_timeout_s=args.shutdown_timeout,
     )
+    media = media_config(args)
     from ingle.server.app import create_app
     from ingle.server.run import Server
 
@@ -61,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             backend = loaded.engine.info.backend
             print(f"Ingle {__version__} serves {model.name} at {url}/v1 ({backend})", flush=True)
 
-        Server(create_app([model], config), config, ready).run_until_signal()
+        Server(create_app([model], config, media), config, ready).run_until_signal()
     finally:
         loaded.engine.close()
     return 0

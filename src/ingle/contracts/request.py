@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from ingle.contracts.media import Block
 from ingle.errors import ContextOverflow, InvalidRequest
 
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
@@ -80,6 +81,9 @@ class ContentSpan:
     start: int
     end: int
     digest: bytes  # full digest of everything that decides the features: content, size, settings
+    block: Block | None = field(
+        default=None, compare=False, repr=False
+    )  # the features; None in tests of keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

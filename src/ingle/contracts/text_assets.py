@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ingle.contracts.media import MediaAssets
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextAssets:
@@ -24,3 +26,4 @@ class TextAssets:
     sampling_defaults: Mapping[str, float] = field(
         default_factory=dict[str, float]
     )  # generation_config: temperature, top_p, ...
+    media: MediaAssets | None = None  # None: text only

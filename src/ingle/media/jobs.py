@@ -16,7 +16,8 @@ from ingle.media.image import gemma4
 from ingle.media.image.decode import RGB, ImageLimits, decode_image, opened
 from ingle.media.sandbox.wire import Array
 from ingle.media.sniff import sniff
-from ingle.media.video.decode import Clip, ClipLimits, decode_clip, time_label
+from ingle.media.video.decode import Clip, ClipLimits, decode_clip
+from ingle.media.video.labels import time_label
 
 Result = tuple[dict[str, Any], dict[str, Array]]
 # Resampling looks a little ahead: with this much more than is kept, its end is that of the whole.

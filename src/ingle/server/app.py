@@ -11,19 +11,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ingle.config import ServerConfig
+from ingle.config import MediaConfig, ServerConfig
 from ingle.errors import IngleError
 from ingle.server.errors import on_error, on_http_exception
 from ingle.server.metrics import Metrics
 from ingle.server.middleware import ApiKeys, BodyLimit, RequestIds
-from ingle.server.routes import chat, completions, info
+from ingle.server.routes import chat, completions, info, tokenize
 from ingle.server.sse import ClientGone
 from ingle.server.state import ServerState
+from ingle.service.media import MediaInput
 from ingle.service.models import TextModel
 
 
-def create_app(models: Sequence[TextModel], config: ServerConfig) -> Starlette:
-    """An application that serves `models`, each under its name."""
+def create_app(
+    models: Sequence[TextModel], config: ServerConfig, media: MediaConfig | None = None
+) -> Starlette:
+    """An application that serves `models`, each under its name. `media`: limits of what requests bring."""
     metrics = Metrics(models)
     routes = [
         Route("/", info.root, methods=["GET"]),
@@ -33,6 +36,7 @@ def create_app(models: Sequence[TextModel], config: ServerConfig) -> Starlette:
         Route("/v1/models", info.models, methods=["GET"]),
         Route("/v1/models/{name:path}", info.model, methods=["GET"]),
         Route("/v1/chat/completions", chat.chat_completions, methods=["POST"]),
+        Route("/tokenize", tokenize.tokenize, methods=["POST"]),
         Route("/v1/completions", completions.completions, methods=["POST"]),
     ]
     layers = [Middleware(RequestIds, metrics=metrics, routes=[route.path for route in routes])]
@@ -50,7 +54,7 @@ def create_app(models: Sequence[TextModel], config: ServerConfig) -> Starlette:
             Exception: on_error,
         },
     )
-    app.state.ingle = ServerState(models, config, metrics)
+    app.state.ingle = ServerState(models, config, metrics, MediaInput(media or MediaConfig(), metrics.media))
     return app
 
 

@@ -44,10 +44,33 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self.media = _MediaMetrics(self.registry)
         self.registry.register(_EngineCollector(models))
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class _MediaMetrics:
+    """Implements `MediaObserver`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._results = Counter(
+            "ingle_media_results", "Ended fetches and decodings", ["step", "result"], registry=registry
+        )
+        self._phases = Histogram(
+            "ingle_media_phase_seconds",
+            "Time in fetch, resolve, answer and decode",
+            ["phase"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+
+    def result(self, step: str, result: str) -> None:
+        self._results.labels(step, result).inc()
+
+    def phase(self, name: str, seconds: float) -> None:
+        self._phases.labels(name).observe(seconds)
 
 
 class _EngineCollector(Collector):

@@ -53,6 +53,7 @@ class Server(uvicorn.Server):
         timer = asyncio.get_running_loop().call_later(self._limit_s, self._state.end_all)
         await super().shutdown(sockets)
         timer.cancel()
+        self._state.media.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Not handed on to the default handlers afterwards: a drained server exits with 0.

@@ -11,6 +11,7 @@ from ingle.config import ServerConfig
 from ingle.errors import EngineStopped, NotFound
 from ingle.server.metrics import Metrics
 from ingle.service.generation import Generation
+from ingle.service.media import MediaInput
 from ingle.service.models import TextModel
 
 _log = logging.getLogger(__name__)
@@ -19,9 +20,11 @@ SHUTTING_DOWN = "the server is shutting down"
 
 
 class ServerState:
-    def __init__(self, models: Sequence[TextModel], config: ServerConfig, metrics: Metrics) -> None:
+    def __init__(
+        self, models: Sequence[TextModel], config: ServerConfig, metrics: Metrics, media: MediaInput
+    ) -> None:
         self.models = {model.name: model for model in models}
-        self.config, self.metrics = config, metrics
+        self.config, self.metrics, self.media = config, metrics, media
         self.draining = False
         self._active: set[Generation] = set()
 
@@ -51,6 +54,10 @@ class ServerState:
         """Running requests end with a clear reason."""
         for generation in self._active:
             generation.cancel(SHUTTING_DOWN)
+
+
+def request_id_of(request: Request) -> str:
+    return str(request.scope.get("ingle.request_id", ""))
 
 
 def client_of(request: Request) -> bytes:

@@ -6,19 +6,28 @@ import asyncio
 from collections.abc import Sequence
 
 from ingle.errors import InvalidRequest
-from ingle.service.generation import Generation, GenerationOptions
+from ingle.service.generation import Generation, GenerationOptions, Prompt
+from ingle.service.media import MediaInput, Parts, encode_parts
 from ingle.service.models import TextModel
 
 
-async def encode_prompts(model: TextModel, prompts: Sequence[str | Sequence[int]]) -> list[list[int]]:
-    """Token ids of each prompt. Control tokens in raw prompts are recognised: the caller writes them.
+async def encode_prompts(
+    model: TextModel,
+    prompts: Sequence[str | Sequence[int] | Parts],
+    media: MediaInput | None = None,
+    request_id: str = "",
+) -> list[Prompt]:
+    """Each prompt encoded. Control tokens in raw prompts are recognised: the caller writes them.
 
     Raises:
         InvalidRequest: an empty prompt or a token id outside the vocabulary.
     """
     size = model.engine.info.vocab_size
-    encoded: list[list[int]] = []
+    encoded: list[Prompt] = []
     for index, prompt in enumerate(prompts):
+        if isinstance(prompt, Parts):
+            encoded.append(await encode_parts(model, prompt, media, request_id))
+            continue
         if isinstance(prompt, str):
             ids = await asyncio.to_thread(model.tokenizer.prompt_ids, prompt)
             if not ids and model.tokenizer.bos_token_id is not None:
@@ -33,11 +42,11 @@ async def encode_prompts(model: TextModel, prompts: Sequence[str | Sequence[int]
             )
         if not ids:
             raise InvalidRequest(f"prompt[{index}] has no tokens", param="prompt")
-        encoded.append(ids)
+        encoded.append(Prompt(ids))
     return encoded
 
 
-def start_completion(model: TextModel, prompts: list[list[int]], options: GenerationOptions) -> Generation:
+def start_completion(model: TextModel, prompts: list[Prompt], options: GenerationOptions) -> Generation:
     """Raises:
     InvalidRequest: bad options, or a prompt that is too long.
     QueueFull, EngineStopped: the engine does not take it.

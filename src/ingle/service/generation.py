@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from ingle.contracts.request import Finished, Request, SamplingParams, Started
+from ingle.contracts.media import LoadedMedia
+from ingle.contracts.request import ContentSpan, Finished, Request, SamplingParams, Started
 from ingle.errors import ContextOverflow, EngineError, EngineStopped, InvalidRequest
 from ingle.service.choice_text import ChoiceText, TokenText
 from ingle.service.models import TextModel
@@ -55,6 +56,16 @@ class Usage:
     prompt_tokens: int  # once for each prompt, however many choices it has
     completion_tokens: int = 0
     cached_tokens: int = 0  # of prompt_tokens, those whose KV was there already
+    media: tuple[LoadedMedia, ...] = ()  # whose soft tokens are among prompt_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Encoded, with the places of its media."""
+
+    ids: Sequence[int]
+    spans: tuple[ContentSpan, ...] = ()
+    media: tuple[LoadedMedia, ...] = ()
 
 
 TextEvent: TypeAlias = TextDelta | ChoiceFinished
@@ -70,12 +81,13 @@ class Generation:
     def __init__(
         self,
         model: TextModel,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Prompt],
         options: GenerationOptions,
         *,
         prompt_field: str,
     ) -> None:
-        self.usage = Usage(sum(map(len, prompts)))
+        media = tuple(item for prompt in prompts for item in prompt.media)
+        self.usage = Usage(sum(len(prompt.ids) for prompt in prompts), media=media)
         self.timeout_s = options.timeout_s
         self._choices = options.n
         self._streams: list[EventStream] = []
@@ -86,10 +98,13 @@ class Generation:
         try:
             for prompt in prompts:
                 for choice in range(options.n):
-                    sampling = _sampling(model, options, prompt_field, len(prompt), (seed + choice) % _SEEDS)
+                    sampling = _sampling(
+                        model, options, prompt_field, len(prompt.ids), (seed + choice) % _SEEDS
+                    )
                     request = Request(
                         id=f"{group}-{len(self._streams)}",
-                        prompt=tuple(prompt),
+                        prompt=tuple(prompt.ids),
+                        content=prompt.spans,
                         sampling=sampling,
                         priority=options.priority,
                         cache_key=options.cache_key,

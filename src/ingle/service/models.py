@@ -6,10 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ingle.contracts.media import MediaSpec
 from ingle.contracts.text_assets import TextAssets
 from ingle.engine.handle import EngineHandle
 from ingle.errors import CheckpointError, InvalidRequest
 from ingle.service.streams import Bridges
+from ingle.text.media_prompt import resolve_tokens
 from ingle.text.template import ChatTemplate
 from ingle.text.tokenizer import Tokenizer
 
@@ -24,12 +26,14 @@ class TextModel:
         tokenizer: Tokenizer,
         template: ChatTemplate | None,
         sampling_defaults: Mapping[str, Any],
+        media: MediaSpec | None = None,
     ) -> None:
         self.name = name
         self.created = int(time.time())
         self.engine = engine
         self.tokenizer = tokenizer
         self.sampling_defaults = sampling_defaults
+        self.media = media  # None: text only
         self.bridges = Bridges(engine)
         self._template = template
 
@@ -45,7 +49,8 @@ class TextModel:
         defaults: dict[str, Any] = dict(assets.sampling_defaults)
         if "top_k" in defaults:
             defaults["top_k"] = int(defaults["top_k"])
-        return cls(name, engine, tokenizer, template, defaults)
+        media = resolve_tokens(assets.media, tokenizer) if assets.media and engine.info.takes_media else None
+        return cls(name, engine, tokenizer, template, defaults, media)
 
     @property
     def template(self) -> ChatTemplate:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
+from ingle.contracts.media import MediaPart
 from ingle.errors import InvalidRequest
+from ingle.text.media_parts import MEDIA_TYPES, media_part
 
+_MAY_SHOW = ("user", "tool")  # roles whose messages may hold media
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-def normalise(messages: object) -> list[dict[str, Any]]:
-    """Checked copies with string contents; system and developer messages become one, at the front.
+def normalise(messages: object, media: list[MediaPart] | None = None) -> list[dict[str, Any]]:
+    """Checked copies; system and developer messages become one, at the front.
+
+    Contents are strings. Only where a message holds media its content is a list of text parts and
+    `{"type": "media", "index": i}`, i counting in `media`, to which the pieces are added in order.
+    Without `media` nothing but text is taken.
 
     Raises:
         InvalidRequest: names the message and field, what it holds and what is expected.
@@ -23,7 +30,7 @@ def normalise(messages: object) -> list[dict[str, Any]]:
     system: list[str] = []
     rest: list[dict[str, Any]] = []
     for index, entry in enumerate(cast("list[Any]", messages)):
-        message = _message(entry, f"messages[{index}]")
+        message = _message(entry, f"messages[{index}]", media)
         if message["role"] == "system":
             system.append(message["content"])
         else:
@@ -33,7 +40,7 @@ def normalise(messages: object) -> list[dict[str, Any]]:
     return rest
 
 
-def _message(entry: Any, where: str) -> dict[str, Any]:
+def _message(entry: Any, where: str, media: list[MediaPart] | None) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise InvalidRequest(f"{where} must be an object, got {_short(entry)}", param=where)
     fields = cast("dict[str, Any]", entry)
@@ -48,7 +55,8 @@ def _message(entry: Any, where: str) -> dict[str, Any]:
     if fields.get("content") is None and calls:
         message["content"] = ""
     else:
-        message["content"] = _content(fields.get("content"), f"{where}.content")
+        taken = media if role in _MAY_SHOW else None
+        message["content"] = _content(fields.get("content"), f"{where}.content", role, taken)
     if calls is not None:
         message["tool_calls"] = _tool_calls(calls, f"{where}.tool_calls")
     if role == "tool":
@@ -58,26 +66,34 @@ def _message(entry: Any, where: str) -> dict[str, Any]:
     return message
 
 
-def _content(content: Any, where: str) -> str:
+def _content(
+    content: Any, where: str, role: str, media: list[MediaPart] | None
+) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise InvalidRequest(
             f"{where} must be a string or a list of parts, got {_short(content)}", param=where
         )
-    texts: list[str] = []
+    parts: list[dict[str, Any]] = []
     for index, part in enumerate(cast("list[Any]", content)):
         at = f"{where}[{index}]"
         if not isinstance(part, dict):
             raise InvalidRequest(f"{at} must be an object, got {_short(part)}", param=at)
         fields = cast("dict[str, Any]", part)
         kind = fields.get("type")
-        if kind not in ("text", "refusal"):
+        if kind in MEDIA_TYPES and media is not None:
+            parts.append({"type": "media", "index": len(media)})
+            media.append(media_part(fields, at))
+        elif kind in ("text", "refusal"):
+            parts.append({"type": "text", "text": _string(fields.get(kind), f"{at}.{kind}")})
+        else:
             raise InvalidRequest(
-                f"{at}.type is {_short(kind)}; this model takes text parts only", param=f"{at}.type"
+                f"{at}.type is {_short(kind)}; {role} messages take text parts here", param=f"{at}.type"
             )
-        texts.append(_string(fields.get(kind), f"{at}.{kind}"))
-    return "".join(texts)
+    if all(part["type"] == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
 
 
 def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:

@@ -24,8 +24,11 @@ def encode_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
     add_generation_prompt: bool = True,
     extra: Mapping[str, Any] | None = None,
+    expand: Callable[[str], str] = str,
 ) -> list[int]:
     """Ids of a rendered chat. Equal to encoding the plain rendering when no string holds control text.
+
+    `expand` may rewrite the rendered text; what it finds there of control texts is the template's own.
 
     Raises:
         InvalidRequest: the template refuses these messages or exceeds its limits.
@@ -43,7 +46,7 @@ def encode_chat(
         text = template.render(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, extra=extra
         )
-        return tokenizer.encode(text, special=True)
+        return tokenizer.encode(expand(text), special=True)
     used = set("".join(strings))
     marker = next(chr(code) for code in _MARKERS if chr(code) not in used)
 
@@ -51,8 +54,10 @@ def encode_chat(
         return pattern.sub(lambda found: found[0][0] + marker + found[0][1:], text)
 
     safe_messages, safe_tools = _map_strings([messages, tools], shield)
-    text = template.render(
-        safe_messages, tools=safe_tools, add_generation_prompt=add_generation_prompt, extra=extra
+    text = expand(
+        template.render(
+            safe_messages, tools=safe_tools, add_generation_prompt=add_generation_prompt, extra=extra
+        )
     )
     ids: list[int] = []
     at = 0

@@ -9,6 +9,7 @@ from typing import Any, cast
 from ingle.contracts.text_assets import TextAssets
 from ingle.errors import CheckpointError
 from ingle.weights.fields import Fields
+from ingle.weights.hf_media import media_assets
 from ingle.weights.safetensors import read_json
 
 _MAX_TOKENIZER_BYTES = 256 * 1024 * 1024
@@ -36,6 +37,7 @@ def text_assets(
             value = cast("dict[str, Any]", value).get("content")
         if isinstance(value, str):
             special[name] = value
+    config = optional_json(folder / "config.json")
     values = Fields(generation, str(folder / "generation_config.json"))
     return TextAssets(
         tokenizer_json=tokenizer,
@@ -44,6 +46,7 @@ def text_assets(
         chat_template=_template(folder, fields),
         special_tokens=special,
         add_bos=fields.boolean("add_bos_token", False),
+        media=media_assets(config, settings, optional_json(folder / "processor_config.json")),
         sampling_defaults={name: values.number(name) for name in _DEFAULTS if values.has(name)},
     )
 

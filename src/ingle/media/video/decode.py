@@ -158,8 +158,3 @@ def _pass(
                     times.append(max(time - first, times[-1] if times else 0.0))
                 total += 1
     return Clip(frames, times, total, width, height, f"{container.format.name}/{codec}", has_sound)
-
-
-def time_label(seconds: float) -> str:
-    """mm:ss, cut to whole seconds: how the prompt names a frame."""
-    return f"{int(seconds // 60):02d}:{int(seconds % 60):02d}"

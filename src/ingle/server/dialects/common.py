@@ -138,11 +138,19 @@ def head(prefix: str, kind: str, model: str) -> dict[str, Any]:
 
 
 def usage(tokens: Usage) -> dict[str, Any]:
+    details: dict[str, Any] = {"cached_tokens": tokens.cached_tokens}
+    if tokens.media:
+        for kind in ("image", "audio", "video"):
+            details[f"{kind}_tokens"] = sum(m.soft_tokens for m in tokens.media if m.kind == kind)
+        details["media"] = [
+            {"part": m.part.where, "kind": m.kind, "tokens": m.soft_tokens, "truncated": m.truncated}
+            for m in tokens.media
+        ]
     return {
         "prompt_tokens": tokens.prompt_tokens,
         "completion_tokens": tokens.completion_tokens,
         "total_tokens": tokens.prompt_tokens + tokens.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": tokens.cached_tokens},
+        "prompt_tokens_details": details,
     }
 
 

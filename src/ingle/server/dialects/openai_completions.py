@@ -13,6 +13,7 @@ from ingle.server.dialects.common import SamplingFields, generation_options, hea
 from ingle.server.fields import Harmless, anything, decode, only
 from ingle.service.choice_text import TokenText
 from ingle.service.generation import GenerationOptions, Usage
+from ingle.service.media import Parts
 from ingle.service.models import TextModel
 
 DEFAULT_MAX_TOKENS = 16  # the API's own default
@@ -42,8 +43,8 @@ def parse(body: bytes, count_unknown: Callable[[str], None]) -> CompletionReques
     return decode(body, CompletionRequest, UNSUPPORTED, count_unknown)
 
 
-def prompts(request: CompletionRequest) -> list[str | list[int]]:
-    """A string, token ids, or a list of either.
+def prompts(request: CompletionRequest) -> list[str | list[int] | Parts]:
+    """A string, token ids, a list of either, or one prompt as a list of text and media parts.
 
     Raises:
         InvalidRequest: anything else, an empty list, or too many prompts.
@@ -58,6 +59,8 @@ def prompts(request: CompletionRequest) -> list[str | list[int]]:
     items = cast("list[Any]", prompt)
     if _token_ids(items):
         return [cast("list[int]", items)]
+    if isinstance(items[0], dict):
+        return [Parts(items)]
     if len(items) > MAX_PROMPTS:
         raise InvalidRequest(f"prompt holds {len(items)} prompts, the limit is {MAX_PROMPTS}", param="prompt")
     for index, item in enumerate(items):

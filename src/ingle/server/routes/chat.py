@@ -10,7 +10,7 @@ from starlette.responses import Response
 from ingle.server.dialects import openai_chat as dialect
 from ingle.server.routes.answers import collect, stream
 from ingle.server.sse import EventStreamResponse, until_disconnect
-from ingle.server.state import client_of, state_of
+from ingle.server.state import client_of, request_id_of, state_of
 from ingle.service.chat import start_chat
 
 
@@ -21,7 +21,10 @@ async def chat_completions(request: Request) -> Response:
     model = state.model(wanted.model)
     options = replace(dialect.options(wanted, model, state.config), cache_key=client_of(request))
     # Submitted before any header is sent: a refusal is a status, not an event in a stream.
-    generation = await start_chat(model, wanted.messages, options)
+    generation = await until_disconnect(
+        request.receive,
+        start_chat(model, wanted.messages, options, state.media, request_id_of(request)),
+    )
     if not wanted.stream:
         done = await until_disconnect(request.receive, collect(state, generation, options.n))
         choices = [

@@ -12,7 +12,7 @@ from ingle.server import sse
 from ingle.server.dialects import openai_completions as dialect
 from ingle.server.routes.answers import collect, stream
 from ingle.server.sse import EventStreamResponse, until_disconnect
-from ingle.server.state import client_of, state_of
+from ingle.server.state import client_of, request_id_of, state_of
 from ingle.service.completions import encode_prompts, start_completion
 
 
@@ -22,11 +22,13 @@ async def completions(request: Request) -> Response:
     wanted = dialect.parse(await request.body(), state.count_unknown)
     model = state.model(wanted.model)
     options = replace(dialect.options(wanted, model, state.config), cache_key=client_of(request))
-    prompts = await encode_prompts(model, dialect.prompts(wanted))
+    prompts = await until_disconnect(
+        request.receive, encode_prompts(model, dialect.prompts(wanted), state.media, request_id_of(request))
+    )
     generation = start_completion(model, prompts, options)
     render = dialect.CompletionRenderer(model.name, logprobs=wanted.logprobs is not None)
     # An echoed prompt is the first text of each of its choices.
-    echoes = [model.tokenizer.decode(ids) if wanted.echo else "" for ids in prompts for _ in range(options.n)]
+    echoes = [model.tokenizer.decode(p.ids) if wanted.echo else "" for p in prompts for _ in range(options.n)]
     if not wanted.stream:
         done = await until_disconnect(request.receive, collect(state, generation, len(echoes)))
         choices = [
