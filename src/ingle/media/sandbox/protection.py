@@ -34,17 +34,17 @@ def leave_network() -> list[str]:
 
 
 def limit(memory_bytes: int, file_bytes: int) -> list[str]:
-    """Bounds that the kernel keeps: address space, files, no core dumps, no child processes."""
+    """Bounds that the kernel keeps: address space, files, no core dumps.
+
+    Not processes: their number counts for the user, and some decoders need a thread of their own.
+    """
     done: list[str] = []
     for name, what, value in (
         ("memory", resource.RLIMIT_AS, memory_bytes),
         ("written files", resource.RLIMIT_FSIZE, file_bytes),
         ("open files", resource.RLIMIT_NOFILE, OPEN_FILES),
         ("core dumps", resource.RLIMIT_CORE, 0),
-        ("processes", getattr(resource, "RLIMIT_NPROC", None), 0),
     ):
-        if what is None:
-            continue
         try:
             hard = resource.getrlimit(what)[1]
             wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
