@@ -187,3 +187,12 @@ def _mp3_after_junk(data: bytes | memoryview) -> Sniffed | None:
             return Sniffed("audio", "mp3")
         start = text.find(b"\xff", start + 1)
     return None
+
+
+def undecodable(what: str, error: Exception) -> MediaRefused:
+    """What a decoder raised, as a refusal: its own words are for the log alone."""
+    return MediaRefused(
+        f"the {what} could not be decoded",
+        code="media_undecodable",
+        detail=f"{type(error).__name__}: {error}",
+    )

@@ -21,7 +21,7 @@ def media_part(part: Mapping[str, Any], where: str) -> MediaPart:
     if kind in _URL_KINDS and isinstance(value, str):
         value = {"url": value}
     if not isinstance(value, dict):
-        raise InvalidRequest(f"{at} must be an object, got {_short(value)}", param=at)
+        raise InvalidRequest(f"{at} must be an object, got {short(value)}", param=at)
     fields = cast("dict[str, Any]", value)
     if kind == "file":
         return _file(fields, where, at)
@@ -34,12 +34,12 @@ def media_part(part: Mapping[str, Any], where: str) -> MediaPart:
         if not isinstance(detail, str) or detail not in _DETAILS:
             expected = ", ".join(_DETAILS)
             raise InvalidRequest(
-                f"{at}.detail is {_short(detail)}, expected one of {expected}", param=f"{at}.detail"
+                f"{at}.detail is {short(detail)}, expected one of {expected}", param=f"{at}.detail"
             )
         budget = _DETAILS[detail]
     sound = fields.get("sound", False) if kind == "video_url" else False
     if not isinstance(sound, bool):
-        raise InvalidRequest(f"{at}.sound must be true or false, got {_short(sound)}", param=f"{at}.sound")
+        raise InvalidRequest(f"{at}.sound must be true or false, got {short(sound)}", param=f"{at}.sound")
     return MediaPart(_URL_KINDS[kind], where, url=_text(fields, "url", at), budget=budget, sound=sound)
 
 
@@ -59,10 +59,11 @@ def _file(fields: Mapping[str, Any], where: str, at: str) -> MediaPart:
 def _text(fields: Mapping[str, Any], name: str, at: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise InvalidRequest(f"{at}.{name} must be a string, got {_short(value)}", param=f"{at}.{name}")
+        raise InvalidRequest(f"{at}.{name} must be a string, got {short(value)}", param=f"{at}.{name}")
     return value
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """A value as an error shows it."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

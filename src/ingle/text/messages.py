@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ingle.contracts.media import MediaPart
 from ingle.errors import InvalidRequest
-from ingle.text.media_parts import MEDIA_TYPES, media_part
+from ingle.text.media_parts import MEDIA_TYPES, media_part, short
 
 _MAY_SHOW = ("user", "tool")  # roles whose messages may hold media
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -24,7 +24,7 @@ def normalise(messages: object, media: list[MediaPart] | None = None) -> list[di
         InvalidRequest: names the message and field, what it holds and what is expected.
     """
     if not isinstance(messages, list):
-        raise InvalidRequest(f"messages must be a list, got {_short(messages)}", param="messages")
+        raise InvalidRequest(f"messages must be a list, got {short(messages)}", param="messages")
     if not messages:
         raise InvalidRequest("messages must hold at least one message", param="messages")
     system: list[str] = []
@@ -42,13 +42,13 @@ def normalise(messages: object, media: list[MediaPart] | None = None) -> list[di
 
 def _message(entry: Any, where: str, media: list[MediaPart] | None) -> dict[str, Any]:
     if not isinstance(entry, dict):
-        raise InvalidRequest(f"{where} must be an object, got {_short(entry)}", param=where)
+        raise InvalidRequest(f"{where} must be an object, got {short(entry)}", param=where)
     fields = cast("dict[str, Any]", entry)
     role = fields.get("role")
     if not isinstance(role, str) or role not in ROLES:
         expected = ", ".join(ROLES)
         raise InvalidRequest(
-            f"{where}.role is {_short(role)}, expected one of {expected}", param=f"{where}.role"
+            f"{where}.role is {short(role)}, expected one of {expected}", param=f"{where}.role"
         )
     message: dict[str, Any] = {"role": "system" if role == "developer" else role}
     calls = fields.get("tool_calls") if role == "assistant" else None
@@ -73,13 +73,13 @@ def _content(
         return content
     if not isinstance(content, list):
         raise InvalidRequest(
-            f"{where} must be a string or a list of parts, got {_short(content)}", param=where
+            f"{where} must be a string or a list of parts, got {short(content)}", param=where
         )
     parts: list[dict[str, Any]] = []
     for index, part in enumerate(cast("list[Any]", content)):
         at = f"{where}[{index}]"
         if not isinstance(part, dict):
-            raise InvalidRequest(f"{at} must be an object, got {_short(part)}", param=at)
+            raise InvalidRequest(f"{at} must be an object, got {short(part)}", param=at)
         fields = cast("dict[str, Any]", part)
         kind = fields.get("type")
         if kind in MEDIA_TYPES and media is not None:
@@ -89,7 +89,7 @@ def _content(
             parts.append({"type": "text", "text": _string(fields.get(kind), f"{at}.{kind}")})
         else:
             raise InvalidRequest(
-                f"{at}.type is {_short(kind)}; {role} messages take text parts here", param=f"{at}.type"
+                f"{at}.type is {short(kind)}; {role} messages take text parts here", param=f"{at}.type"
             )
     if all(part["type"] == "text" for part in parts):
         return "".join(part["text"] for part in parts)
@@ -98,12 +98,12 @@ def _content(
 
 def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
     if not isinstance(calls, list) or not calls:
-        raise InvalidRequest(f"{where} must be a non-empty list, got {_short(calls)}", param=where)
+        raise InvalidRequest(f"{where} must be a non-empty list, got {short(calls)}", param=where)
     out: list[dict[str, Any]] = []
     for index, call in enumerate(cast("list[Any]", calls)):
         at = f"{where}[{index}]"
         if not isinstance(call, dict):
-            raise InvalidRequest(f"{at} must be an object, got {_short(call)}", param=at)
+            raise InvalidRequest(f"{at} must be an object, got {short(call)}", param=at)
         fields = cast("dict[str, Any]", call)
         function = fields.get("function")
         if fields.get("type", "function") != "function" or not isinstance(function, dict):
@@ -112,7 +112,7 @@ def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
         arguments = named.get("arguments", "")
         if not isinstance(arguments, (str, dict)):
             raise InvalidRequest(
-                f"{at}.function.arguments must be a string, got {_short(arguments)}",
+                f"{at}.function.arguments must be a string, got {short(arguments)}",
                 param=f"{at}.function.arguments",
             )
         out.append(
@@ -141,10 +141,5 @@ def _parsed(arguments: str | dict[str, Any]) -> Any:
 
 def _string(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise InvalidRequest(f"{where} must be a string, got {_short(value)}", param=where)
+        raise InvalidRequest(f"{where} must be a string, got {short(value)}", param=where)
     return value
-
-
-def _short(value: object) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -19,7 +19,7 @@ from av.container import InputContainer
 
 from ingle.errors import MediaRefused
 from ingle.media.audio import wav
-from ingle.media.sniff import Sniffed, sniff
+from ingle.media.sniff import Sniffed, sniff, undecodable
 
 # Nothing that follows links to other files, and nothing that opens them (FFmpeg's own playlists do).
 _DEMUXERS = "wav,w64,aiff,mp3,aac,flac,ogg,mov,mp4,matroska,webm,asf,amr,caf,au"
@@ -107,14 +107,6 @@ def open_container(data: bytes | memoryview, found: Sniffed) -> InputContainer:
     )
     assert isinstance(container, InputContainer)
     return container
-
-
-def undecodable(what: str, error: Exception) -> MediaRefused:
-    return MediaRefused(
-        f"the {what} could not be decoded",
-        code="media_undecodable",
-        detail=f"{type(error).__name__}: {error}",
-    )
 
 
 class _Changed(Exception):

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from PIL import AvifImagePlugin, Image, ImageOps
 
 from ingle.errors import MediaRefused
-from ingle.media.audio.decode import undecodable
-from ingle.media.sniff import sniff
+from ingle.media.sniff import sniff, undecodable
 
 try:
     import pi_heif

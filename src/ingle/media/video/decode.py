@@ -18,9 +18,9 @@ from av.container import InputContainer
 from av.stream import Disposition
 
 from ingle.errors import MediaRefused
-from ingle.media.audio.decode import open_container, undecodable
+from ingle.media.audio.decode import open_container
 from ingle.media.image.decode import RGB, ImageLimits, opened, to_rgb
-from ingle.media.sniff import sniff
+from ingle.media.sniff import sniff, undecodable
 
 T = TypeVar("T")
 _DEFAULT_FPS = 24.0  # as the reference assumes where the container does not say
