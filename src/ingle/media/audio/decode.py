@@ -82,7 +82,7 @@ def _from_container(data: bytes | memoryview, found: Sniffed, limits: SoundLimit
             rate, channels = stream.codec_context.sample_rate, stream.codec_context.channels
             _check(rate, channels)
             codec = stream.codec_context.codec.name
-            chunks: list[Samples] = []
+            chunks: list[npt.NDArray[Any]] = []
             limit, count, truncated = limits.frames(rate, channels), 0, False
             try:
                 for part in _decoded(container, stream, rate, channels):
@@ -97,7 +97,8 @@ def _from_container(data: bytes | memoryview, found: Sniffed, limits: SoundLimit
         raise undecodable("sound", error) from None
     if not count:
         raise MediaRefused("the audio has no samples", code="media_empty")
-    return Sound(np.concatenate(chunks)[:limit], rate, channels, f"{found.format}/{codec}", truncated)
+    mono = _mono(_scaled(np.concatenate(chunks)[:limit]))
+    return Sound(mono, rate, channels, f"{found.format}/{codec}", truncated)
 
 
 def open_container(data: bytes | memoryview, found: Sniffed) -> InputContainer:
@@ -124,20 +125,25 @@ def _check(rate: int, channels: int) -> None:
 
 def _decoded(
     container: InputContainer, stream: av.AudioStream, rate: int, channels: int
-) -> Iterator[Samples]:
+) -> Iterator[npt.NDArray[Any]]:
+    """Raw samples [frames, channels] of each decoded frame."""
+    kind = None
     for frame in container.decode(stream):
-        if frame.sample_rate != rate or frame.layout.nb_channels != channels:
-            if frame.samples:
-                raise _Changed
+        if not frame.samples:
             continue
         raw: npt.NDArray[Any] = frame.to_ndarray()
-        raw = raw.T if frame.format.is_planar else raw.reshape(-1, channels)
-        kind = raw.dtype.str[1:]
-        if kind in ("f4", "f8"):
-            values = wav.sane(raw)
-        else:
-            scaled = raw.astype(np.float32)
-            if kind == "u1":
-                scaled -= np.float32(128)
-            values = scaled * np.float32(_FULL_SCALE[kind])
-        yield _mono(values)
+        kind = kind or raw.dtype
+        if frame.sample_rate != rate or frame.layout.nb_channels != channels or raw.dtype != kind:
+            raise _Changed
+        yield raw.T if frame.format.is_planar else raw.reshape(-1, channels)
+
+
+def _scaled(raw: npt.NDArray[Any]) -> Samples:
+    """float32 in [-1, 1], by the full scale of the decoder's type."""
+    kind = raw.dtype.str[1:]
+    if kind in ("f4", "f8"):
+        return wav.sane(raw)
+    values = raw.astype(np.float32)
+    if kind == "u1":
+        values -= np.float32(128)
+    return values * np.float32(_FULL_SCALE[kind])
