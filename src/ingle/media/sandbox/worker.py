@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import re
 import resource
 import socket
 import sys
@@ -24,6 +25,7 @@ def main(fd: int, jobs: Callable[[], Mapping[str, Job]]) -> None:
     """Serve `jobs`, which are imported only after the network is gone."""
     connection = socket.socket(fileno=fd)
     limits, _ = wire.receive(connection)
+    status = os.open("/proc/self/status", os.O_RDONLY) if sys.platform.startswith("linux") else None
     active = protection.leave_network()
     table = jobs()
     readable = [sys.prefix, sys.base_prefix, os.path.dirname(os.path.dirname(os.path.dirname(__file__)))]
@@ -39,12 +41,18 @@ def main(fd: int, jobs: Callable[[], Mapping[str, Job]]) -> None:
         assert source is not None
         protection.allow_cpu(request["cpu_s"])
         reply, result = _answer(table, request, source)
-        reply["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-            1024 if sys.platform.startswith("linux") else 1
-        )
+        reply["peak_bytes"] = _peak_bytes(status)
         wire.send(connection, reply, result)
         if result is not None:
             os.close(result)
+
+
+def _peak_bytes(status: int | None) -> int:
+    """Most memory that was resident. Linux's rusage would count the process that started this one."""
+    if status is None:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = re.search(rb"VmHWM:\s+(\d+) kB", os.pread(status, 16384, 0))
+    return int(found[1]) * 1024 if found else 0
 
 
 def _answer(
