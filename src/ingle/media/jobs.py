@@ -41,11 +41,6 @@ def image(data: memoryview, options: Mapping[str, Any]) -> Result:
     return info, {"patches": values, "positions": positions}
 
 
-def audio(data: memoryview, options: Mapping[str, Any]) -> Result:
-    """Features of a sound. Options: `limits`, `towers`, `window`."""
-    return _sound_features(data, options)
-
-
 def video(data: memoryview, options: Mapping[str, Any]) -> Result:
     """Patches of sampled frames. Options: `limits`, `budget`, `patch`, `frames`, and `sound`: with it
     the features of the sound track too, where there is one."""
@@ -69,7 +64,7 @@ def video(data: memoryview, options: Mapping[str, Any]) -> Result:
         "frame_tokens": [f.shape[0] * f.shape[1] // gemma4.CELL**2 for f in clip.frames],
     }
     if options.get("sound") and clip.has_sound:
-        sound, features = _sound_features(data, options)
+        sound, features = audio(data, options)
         info["sound"] = sound
         arrays |= {f"sound_{name}": array for name, array in features.items()}
     return info, arrays
@@ -136,7 +131,8 @@ def _mean(rgb: RGB) -> Array:
     return rgb.reshape(-1, 3).mean(axis=0, dtype=np.float64)
 
 
-def _sound_features(data: memoryview, options: Mapping[str, Any]) -> Result:
+def audio(data: memoryview, options: Mapping[str, Any]) -> Result:
+    """Features of a sound. Options: `limits`, `towers`, `window`."""
     longest = tokens.MAX_SAMPLES / RATE
     sound = decode_sound(data, _sound_limits(options, longest + _MARGIN_S))
     samples = to_16k(sound.samples, sound.rate)

@@ -58,15 +58,15 @@ def expand(text: str, spec: MediaSpec, media: Sequence[LoadedMedia]) -> str:
     Raises:
         InvalidRequest: the text has another number of placeholders than there are pieces.
     """
+    pieces = {kind: [item for item in media if item.kind == kind] for kind in spec.tokens}
     for kind, tokens in spec.tokens.items():
-        pieces = [item for item in media if item.kind == kind]
-        found = text.count(tokens.soft)
-        if found != len(pieces):
+        found, given = text.count(tokens.soft), len(pieces[kind])
+        if found != given:
             raise InvalidRequest(
-                f"the prompt has {found} places for {kind} ({tokens.soft}), the request {len(pieces)} of it",
+                f"the prompt has {found} places for {kind} ({tokens.soft}), the request {given} of it",
                 param="messages",
             )
-    order = {kind: iter([item for item in media if item.kind == kind]) for kind in spec.tokens}
+    order = {kind: iter(items) for kind, items in pieces.items()}
     kinds = {tokens.soft: kind for kind, tokens in spec.tokens.items()}
     pattern = "|".join(re.escape(soft) for soft in sorted(kinds, key=len, reverse=True))
 
