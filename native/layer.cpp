@@ -31,7 +31,7 @@ class Run {
     int widest = 0;
     for (const auto& layer : layers_) {
       const AttentionShape& a = layer->attention;
-      widest = std::max(widest, (a.heads + 2 * a.kv_heads) * a.dim);
+      widest = std::max({widest, (a.heads + 2 * a.kv_heads) * a.dim, step_.side_width});
       Angles& table = angles_[layer->rope.get()];
       if (!table.cos) {
         table.half = a.dim / 2;
@@ -43,8 +43,9 @@ class Run {
     qkv_ = arena.take<float>(static_cast<long>(tokens_) * widest);
     branch_ = arena.take<float>(static_cast<long>(tokens_) * size_);
     for (const auto& layer : layers_)  // prepared memory is laid out by its width
-      for (const int width : {layer->attention.heads * layer->attention.dim, layer->gate.n()})
-        if (auto [it, fresh] = by_width_.try_emplace(width); fresh) it->second = Prepared(arena, tokens_, width);
+      for (const int width : {layer->attention.heads * layer->attention.dim, layer->gate.n(), step_.side_width})
+        if (width == 0) continue;
+        else if (auto [it, fresh] = by_width_.try_emplace(width); fresh) it->second = Prepared(arena, tokens_, width);
   }
 
   void run(Team& team) {
@@ -71,20 +72,27 @@ class Run {
     const int width = (heads + 2 * kv_heads) * dim;
     each_row(team, tokens_, [&](int t) { norm_into(normed_, t, hidden(t), layer.input_norm, layer.eps); });
     products(team, k_, layer.qkv, normed_.activations(), tokens_, qkv_, width, [](int, int, int, float*) {});
+    const bool same = layer.qkv.size() == 2;  // values are the keys
 
     const KVPlace place = step_.places[index];
     const std::vector<KVSpan>& spans = step_.spans[place.kind];
     const Angles& table = angles_.at(layer.rope.get());
-    each_row(team, tokens_ * (heads + kv_heads), [&](int i) {
-      const int t = i / (heads + kv_heads), h = i % (heads + kv_heads);
+    const int rotated = heads + (layer.owns() ? kv_heads : 0);
+    each_row(team, tokens_ * rotated, [&](int i) {
+      const int t = i / rotated, h = i % rotated;
       const float* cos = table.cos + static_cast<long>(t) * table.half;
       const float* sin = table.sin + static_cast<long>(t) * table.half;
       float* x = qkv_ + static_cast<long>(t) * width + h * dim;  // q heads, then k heads
+      float* value = x + kv_heads * dim;  // of a k head
+      if (h >= heads) {
+        if (same) std::copy(x, x + dim, value);
+        if (!layer.v_norm.empty()) k_.rms_norm(value, layer.v_norm.data(), layer.eps, dim, value);
+      }
       const Vector& factor = h < heads ? layer.q_norm : layer.k_norm;
       if (!factor.empty()) k_.rms_norm(x, factor.data(), layer.eps, dim, x);
       k_.rotate(x, cos, sin, dim, x);
       if (h >= heads) {
-        spans[token_row_[t]].write(k_, place.layer, h - heads, position(t), x, x + kv_heads * dim);
+        spans[token_row_[t]].write(k_, place.layer, h - heads, position(t), x, value);
       }
     });
 
@@ -92,7 +100,8 @@ class Run {
     const auto parts = attention_parts(sequences_, shape, team.size());
     team.parts(static_cast<int>(parts.size()), [&](int i) {
       const int row = parts[i].sequence, token = first_token_[row];
-      attend(k_, parts[i], sequences_[row], shape, spans[row], place.layer, nullptr,
+      const int* ends = shape.window > 0 && !step_.ends[row].empty() ? step_.ends[row].data() : nullptr;
+      attend(k_, parts[i], sequences_[row], shape, spans[row], place.layer, ends,
              qkv_ + static_cast<long>(token) * width, width, dim, mixed.row(token), heads * dim, dim);
     });
     each_row(team, tokens_, [&](int t) { mixed.set_row(k_, t, mixed.row(t)); });
@@ -108,6 +117,29 @@ class Run {
     add_branch(team, layer, layer.down, inner.activations(), layer.output_norm);
     if (!layer.output_norm.empty())
       each_row(team, tokens_, [&](int t) { finish_branch(layer, layer.output_norm, t); });
+    if (!layer.side.empty()) run_side(team, layer, index);
+    if (layer.output_scale != 1.0f)
+      each_row(team, tokens_, [&](int t) {
+        for (int d = 0; d < size_; ++d) hidden(t)[d] *= layer.output_scale;
+      });
+  }
+
+  // The branch of the per-layer inputs.
+  void run_side(Team& team, const Layer& layer, size_t index) {
+    const int width = step_.side_width;
+    each_row(team, tokens_, [&](int t) { normed_.set_row(k_, t, hidden(t)); });
+    products(team, k_, {layer.side[0]}, normed_.activations(), tokens_, qkv_, width, [](int, int, int, float*) {});
+    Prepared& gated = by_width_.at(width);
+    each_row(team, tokens_, [&](int t) {
+      const float* side = step_.sides + (static_cast<long>(t) * layers_.size() + index) * width;
+      k_.gate(qkv_ + static_cast<long>(t) * width, side, width, Gate::gelu_tanh, gated.row(t));
+      gated.set_row(k_, t, gated.row(t));
+    });
+    products(team, k_, {layer.side[1]}, gated.activations(), tokens_, branch_, size_, [](int, int, int, float*) {});
+    each_row(team, tokens_, [&](int t) {
+      k_.rms_norm(branch(t), layer.side_norm.data(), layer.eps, size_, branch(t));
+      k_.add(hidden(t), branch(t), 1.0f, size_, hidden(t));
+    });
   }
 
   void norm_into(Prepared& out, int t, const float* x, const Vector& factor, float eps) {

@@ -86,17 +86,18 @@ NB_MODULE(_cpu, m) {
   nb::class_<BoundLayer>(m, "Layer");
   m.def(
       "make_layer",
-      [](mx::array input_norm, mx::array mlp_norm, MaybeArray q_norm, MaybeArray k_norm, MaybeArray mixed_norm,
-         MaybeArray output_norm, float eps, Weights qkv, Biases qkv_biases, Weights others, Biases other_biases,
-         std::shared_ptr<Rope> rope, int heads, int kv_heads, int head_dim, float scale, int window, float softcap,
-         std::string activation, float residual_scale) {
-        return make_layer({input_norm, mlp_norm, q_norm, k_norm, mixed_norm, output_norm, eps, qkv, others, qkv_biases,
-                           other_biases, rope, heads, kv_heads, head_dim, window, scale, softcap, residual_scale,
-                           activation});
+      [](mx::array input_norm, mx::array mlp_norm, MaybeArray q_norm, MaybeArray k_norm, MaybeArray v_norm,
+         MaybeArray mixed_norm, MaybeArray output_norm, MaybeArray side_norm, float eps, Weights qkv, Biases qkv_biases,
+         Weights others, Biases other_biases, std::shared_ptr<Rope> rope, int heads, int kv_heads, int head_dim,
+         float scale, int window, float softcap, std::string activation, float residual_scale, float output_scale) {
+        return make_layer({input_norm, mlp_norm, q_norm, k_norm, v_norm, mixed_norm, output_norm, side_norm, eps, qkv,
+                           others, qkv_biases, other_biases, rope, heads, kv_heads, head_dim, window, scale, softcap,
+                           residual_scale, output_scale, activation});
       },
-      nb::kw_only(), "input_norm"_a, "mlp_norm"_a, "q_norm"_a.none(), "k_norm"_a.none(), "mixed_norm"_a.none(),
-      "output_norm"_a.none(), "eps"_a, "qkv"_a, "qkv_biases"_a, "others"_a, "other_biases"_a, "rope"_a, "heads"_a,
-      "kv_heads"_a, "head_dim"_a, "scale"_a, "window"_a, "softcap"_a, "activation"_a, "residual_scale"_a);
+      nb::kw_only(), "input_norm"_a, "mlp_norm"_a, "q_norm"_a.none(), "k_norm"_a.none(), "v_norm"_a.none(),
+      "mixed_norm"_a.none(), "output_norm"_a.none(), "side_norm"_a.none(), "eps"_a, "qkv"_a, "qkv_biases"_a, "others"_a, "other_biases"_a, "rope"_a, "heads"_a,
+      "kv_heads"_a, "head_dim"_a, "scale"_a, "window"_a, "softcap"_a, "activation"_a, "residual_scale"_a,
+      "output_scale"_a);
   m.def("decoder_layers", &decoder_layers, "layers"_a, "hidden"_a, "tables"_a, "places"_a, "groups"_a,
-        "offsets"_a, "after"_a);
+        "offsets"_a, "ends"_a, "sides"_a.none(), "after"_a);
 }

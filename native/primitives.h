@@ -47,13 +47,13 @@ mx::array sample(const mx::array& logits, const std::vector<Draw>& draws);
 
 struct LayerParts {
   mx::array input_norm, mlp_norm;
-  MaybeArray q_norm, k_norm, mixed_norm, output_norm;
+  MaybeArray q_norm, k_norm, v_norm, mixed_norm, output_norm, side_norm;
   float eps;
-  Weights qkv, o_gate_up_down;
-  Biases qkv_bias, o_gate_up_down_bias;
+  Weights qkv, others;  // others: o, gate, up, down, and the two of the side branch, if any
+  Biases qkv_bias, other_bias;
   std::shared_ptr<const Rope> rope;
   int heads, kv_heads, head_dim, window;
-  float scale, softcap, residual_scale;
+  float scale, softcap, residual_scale, output_scale;
   std::string activation;
 };
 
@@ -68,10 +68,12 @@ std::shared_ptr<const Rope> make_rope(const mx::array& inv_freq, float scale);
 
 // hidden [tokens, size] through the layers, which write to the tables. `tables`: for each kind of layer,
 // for each row; `places`: (kind, layer within it) of each layer; `groups`: (rows, length); `offsets`: for
-// each row; `after`: what must be done before.
+// each row; `ends`: for each row, empty or one for each of its tokens (see Step); `sides`: [tokens, layers,
+// width]; `after`: what must be done before.
 mx::array decoder_layers(const std::vector<std::shared_ptr<BoundLayer>>& layers, const mx::array& hidden,
                          const std::vector<Tables>& tables, const std::vector<std::pair<int, int>>& places,
                          const std::vector<std::pair<int, int>>& groups, const std::vector<int>& offsets,
+                         const std::vector<std::vector<int>>& ends, const MaybeArray& sides,
                          const std::vector<mx::array>& after);
 
 }  // namespace ingle

@@ -61,29 +61,39 @@ struct Groups {
 #include "product_codes.h"
 #endif
 
-// Floats: one multiply-add after the other along K.
+constexpr int kRun = 256;
+
+// Floats: one multiply-add after the other along runs of K, whose sums are then added: one chain over
+// thousands of inputs would lose a digit.
 template <Form FORM, int ROWS, int BLOCKS>
 void floats_tile(const Weight& w, const Activations& in, const Patch& at) {
   constexpr int kElement = FORM == Form::f32 ? 4 : 2;
   const float* x = in.x + at.row * in.stride;
   const unsigned char* p = w.data + at.block * w.block_bytes;
-  Floats sum[ROWS][BLOCKS][kParts] = {};
-  for (int k = 0; k < w.k; ++k, p += kLanes * kElement)
-    for (int b = 0; b < BLOCKS; ++b)
-      for (int i = 0; i < kParts; ++i) {
-        const unsigned char* from = p + b * w.block_bytes + i * kWidth * kElement;
-        Floats v;
-        if constexpr (FORM == Form::f32)
-          v = load<Floats>(from);
-        else if constexpr (FORM == Form::f16)
-          v = from_f16(load<Halves>(from));
-        else
-          v = from_bf16(load<Halves>(from));
-        for (int r = 0; r < ROWS; ++r) sum[r][b][i] = fma(v, all(x[r * in.stride + k]), sum[r][b][i]);
-      }
+  Floats total[ROWS][BLOCKS][kParts] = {};
+  for (int first = 0; first < w.k; first += kRun) {
+    const int end = first + kRun < w.k ? first + kRun : w.k;
+    Floats sum[ROWS][BLOCKS][kParts] = {};
+    for (int k = first; k < end; ++k, p += kLanes * kElement)
+      for (int b = 0; b < BLOCKS; ++b)
+        for (int i = 0; i < kParts; ++i) {
+          const unsigned char* from = p + b * w.block_bytes + i * kWidth * kElement;
+          Floats v;
+          if constexpr (FORM == Form::f32)
+            v = load<Floats>(from);
+          else if constexpr (FORM == Form::f16)
+            v = from_f16(load<Halves>(from));
+          else
+            v = from_bf16(load<Halves>(from));
+          for (int r = 0; r < ROWS; ++r) sum[r][b][i] = fma(v, all(x[r * in.stride + k]), sum[r][b][i]);
+        }
+    for (int r = 0; r < ROWS; ++r)
+      for (int b = 0; b < BLOCKS; ++b)
+        for (int i = 0; i < kParts; ++i) total[r][b][i] += sum[r][b][i];
+  }
   for (int r = 0; r < ROWS; ++r)
     for (int b = 0; b < BLOCKS; ++b)
-      store_lanes(at.out + r * at.stride + b * kLanes, sum[r][b], w.n - (at.block + b) * kLanes);
+      store_lanes(at.out + r * at.stride + b * kLanes, total[r][b], w.n - (at.block + b) * kLanes);
 }
 
 template <int ROWS, int BLOCKS>

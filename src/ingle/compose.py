@@ -66,6 +66,7 @@ def load(
             context_length=context,
             backend=backend,
             identity=_identity(path, dtype),
+            takes_media=checkpoint.config.encoders is not None,
         ),
         config,
         row_invariant=ops.row_invariant(dtype),

@@ -27,6 +27,7 @@ class EngineConfig:
     prompt_cache_bytes: int | None = None  # KV kept for later requests; None: half of KV's memory; 0: none
     prompt_cache_dir: Path | None = None  # KV is kept there too, and survives restarts
     prompt_cache_disk_bytes: int = 8 * 2**30  # most that it takes there
+    media_cache_bytes: int | None = None  # soft tokens of media kept; None: 256 MiB at most; 0: none
     context_length: int | None = None  # caps the model's own limit; None: the model's
     dtype: str = (
         "auto"  # activations: "auto" (float32 on CPU, bfloat16 on GPUs), "float32", "bfloat16", "float16"
@@ -46,6 +47,10 @@ class EngineConfig:
         _require(
             self.prompt_cache_bytes is None or self.prompt_cache_bytes >= 0,
             f"prompt_cache_bytes must not be negative, got {self.prompt_cache_bytes}",
+        )
+        _require(
+            self.media_cache_bytes is None or self.media_cache_bytes >= 0,
+            f"media_cache_bytes must not be negative, got {self.media_cache_bytes}",
         )
         _require(
             self.prompt_cache_disk_bytes > 0,

@@ -478,7 +478,7 @@ def test_what_does_not_fit_is_named() -> None:
             "3 query heads do not divide",
         ),
         (lambda: cpu.sample(x, []), r"logits must be float32 \[0, vocab\], got \[2, 64\]"),
-        (lambda: cpu.decoder_layers([], x, [], [], [], [], []), "no layers"),
+        (lambda: cpu.decoder_layers([], x, [], [], [], [], [], None, []), "no layers"),
     ]
     for call, message in calls:
         with pytest.raises(ValueError, match=message):

@@ -15,6 +15,7 @@ import mlx.core as mx
 from ingle.cache.arrays import ArrayState
 from ingle.contracts.cache import ArrayView, KVKind, Retention, RowState, StateLayout
 from ingle.contracts.graph import GraphLayer, GroupPass, Projected
+from ingle.contracts.media import Block
 
 HIDDEN, HEADS, DIM, SIDE, VOCAB, WINDOW, SLACK = 32, 2, 16, 8, 61, 8, 4
 POISON = 59  # computing this token raises, as a broken kernel would
@@ -23,6 +24,7 @@ NOT_A_NUMBER = 60  # the token after this one has no finite logits
 
 class ToyLayer:
     fused = None
+    kv_index = 0
 
     def __init__(self, index: int, donor: int | None, window: int | None, seed: int) -> None:
         self._index, self._donor, self._window = index, donor, window
@@ -54,7 +56,7 @@ class ToyLayer:
             view = run.group.state.write(self._index, keys, projected.values)
             run.shared_kv[self._index] = view
         else:
-            view = run.shared_kv[self._donor]
+            view = run.donor(self._donor)
         assert isinstance(view, ArrayView)
         scores = (queries @ view.keys.swapaxes(-1, -2)) / math.sqrt(DIM)
         weights = mx.softmax(mx.where(_seen(view, queries.shape[2], self._window), scores, -mx.inf), axis=-1)
@@ -71,6 +73,7 @@ class ToyRecurrence:
     """state = 0.9 * state + input: what linear attention and state-space layers do, in one line."""
 
     fused = None
+    kv_index = 0
 
     def __init__(self, seed: int) -> None:
         keys = mx.random.split(mx.random.key(seed), 2)
@@ -114,6 +117,18 @@ class ToyGraph:
     @property
     def layers(self) -> Sequence[GraphLayer]:
         return self._layers
+
+    @property
+    def stateful_layers(self) -> int:
+        return 4 if len(self._layers) == 4 else 2
+
+    @property
+    def whole_block(self) -> int:
+        return 0
+
+    def encode(self, block: Block) -> mx.array:
+        key = mx.random.key(int.from_bytes(block.digest[:4], "big"))
+        return mx.random.normal((block.soft_tokens, HIDDEN), key=key)
 
     def embed(self, ids: mx.array) -> mx.array:
         if mx.any(ids == POISON).item():

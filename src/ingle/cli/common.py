@@ -60,6 +60,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="most it takes there (8GiB)",
     )
     parser.add_argument(
+        "--media-cache",
+        type=size,
+        metavar="SIZE",
+        help="soft tokens of pictures and sounds kept for later requests; 0 for none (256MiB at most)",
+    )
+    parser.add_argument(
         "--max-gap-ms",
         type=float,
         default=100.0,
@@ -127,6 +133,7 @@ def load(args: argparse.Namespace) -> Loaded:
         prompt_cache_bytes=args.prompt_cache,
         prompt_cache_dir=args.prompt_cache_dir,
         prompt_cache_disk_bytes=args.prompt_cache_disk,
+        media_cache_bytes=args.media_cache,
         context_length=args.context,
         dtype=args.dtype,
     )

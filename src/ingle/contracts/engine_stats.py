@@ -28,5 +28,8 @@ class EngineStats:
     weights_bytes: int
     predicted_bytes: int  # the highest prediction for a step so far: weights, KV and transients
     peak_bytes: int  # the highest measured
+    encoded_media: int = 0  # pictures, frames and sounds that went through an encoder
+    media_cache_hits: int = 0  # times that one was there already
+    media_cache_bytes: int = 0
     alive: bool  # the engine thread runs
     last_step_age_s: float  # seconds since the engine thread last showed life

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import mlx.core as mx
 
 from ingle.contracts.cache import KVView, RowState, StateLayout
+from ingle.contracts.media import Block
 
 
 class Phase(StrEnum):
     WINDOW = "window"  # a slice of one prompt
     DECODE = "decode"  # one pending token for each row
     VERIFY = "verify"  # each row's pending token and its drafts
+
+
+class SoftTokens(NamedTuple):
+    """Features that take the place of embeddings."""
+
+    start: int  # number of the first of them among the group's tokens
+    features: mx.array  # [count, hidden]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +33,11 @@ class PhaseGroup:
     phase: Phase
     ids: mx.array  # int32 [rows, length]
     state: RowState
+    soft: Sequence[SoftTokens] = ()
+    # int32 [rows, length]: a token of a span that attends both ways sees positions below this, in sliding
+    # layers; any other token up to its own
+    ends: mx.array | None = None
+    wanted: int | None = None  # hidden states of so many last tokens of each row are asked for; None: of all
     capture: Callable[[int, mx.array], None] | None = None  # (layer, hidden [rows, length, hidden]) tap
 
     @property
@@ -39,6 +52,12 @@ class PhaseGroup:
     def tokens(self) -> int:
         return self.rows * self.length
 
+    def last(self, count: int) -> PhaseGroup:
+        """Its last `count` tokens of each row."""
+        first = self.length - count
+        ends = None if self.ends is None else self.ends[:, first:]
+        return replace(self, ids=self.ids[:, first:], soft=(), ends=ends, wanted=None)
+
 
 @dataclass(slots=True, eq=False)
 class GroupPass:
@@ -46,7 +65,19 @@ class GroupPass:
 
     group: PhaseGroup
     offsets: tuple[int, ...]  # position of each row's first token
-    shared_kv: dict[int, KVView] = field(default_factory=dict[int, KVView])  # donor layer -> its KV
+    shared_kv: dict[int, KVView] = field(default_factory=dict[int, KVView])  # what was written, by KV number
+
+    def donor(self, kv_index: int) -> KVView:
+        """KV that an earlier layer wrote in this forward, for the queries of this group."""
+        view = self.shared_kv.get(kv_index)
+        if view is None:  # a fused layer wrote it, to the state's tables
+            view = self.group.state.view(kv_index)
+        return view._replace(offsets=self.offsets)
+
+    def last(self, count: int) -> GroupPass:
+        """The same for the last `count` tokens of each row."""
+        skipped = self.group.length - count
+        return GroupPass(self.group.last(count), tuple([o + skipped for o in self.offsets]), self.shared_kv)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,8 +117,13 @@ class GraphLayer(Protocol):
     def fused(self) -> object | None:
         """All three steps as one operation (`kernels.fused`) that gives their bits, where there is one.
 
-        A fused layer owns KV, and reads and writes nothing of a `GroupPass` but that.
+        A fused layer reads and writes nothing of a `GroupPass` but KV.
         """
+        ...
+
+    @property
+    def kv_index(self) -> int:
+        """KV number that the layer writes, or reads where it owns none."""
         ...
 
     def before(self, hidden: mx.array) -> Projected:
@@ -110,8 +146,28 @@ class ModelGraph(Protocol):
     @property
     def layers(self) -> Sequence[GraphLayer]: ...
 
+    @property
+    def stateful_layers(self) -> int:
+        """Layers behind the first so many change no row state: they may skip tokens nobody asks about."""
+        ...
+
+    @property
+    def whole_block(self) -> int:
+        """Most tokens of a span that attends both ways: one window computes all of it. 0: no such spans."""
+        ...
+
     def embed(self, ids: mx.array) -> mx.array:
         """int32 [tokens] -> [tokens, hidden]."""
+        ...
+
+    def encode(self, block: Block) -> mx.array:
+        """The features of a picture, a frame or a sound as soft tokens: [block.soft_tokens, hidden].
+
+        A pure function of the block's arrays. Evaluated.
+
+        Raises:
+            ValueError: the graph has no encoder for this kind.
+        """
         ...
 
     def side_inputs(self, ids: mx.array, hidden: mx.array) -> mx.array | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from ingle.contracts.encoder_config import EncodersConfig
 from ingle.errors import CheckpointError
 
 LayerKind: TypeAlias = Literal["full", "sliding"]
@@ -17,17 +18,51 @@ class RopeConfig:
 
     `llama3` follows "Llama 3.1" (frequencies between two wavelengths are blended); `linear` divides
     every frequency by `factor`; `factors` divides each of the head_dim / 2 frequencies on its own
-    (longrope), and `attention_factor` multiplies cos and sin.
+    (longrope), and `attention_factor` multiplies cos and sin; `proportional` (Gemma 4) turns only the
+    first `rotated` part of the pairs, each by the frequency it would have if all turned.
     """
 
     theta: float
-    kind: Literal["default", "linear", "llama3", "factors"] = "default"
+    kind: Literal["default", "linear", "llama3", "factors", "proportional"] = "default"
+    rotated: float = 1.0
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_context_length: int = 8192
     factors: tuple[float, ...] = ()
     attention_factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """Key and value heads of one layer kind."""
+
+    kv_heads: int
+    head_dim: int
+    values_are_keys: bool = False  # no value projection: values are the keys before norm and rotation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsConfig:
+    """A mixture of gated MLPs of which each token takes `active`."""
+
+    count: int
+    active: int
+    intermediate_size: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.active <= self.count <= 4096 or self.intermediate_size < 1:
+            raise CheckpointError(
+                f"{self.active} of {self.count} experts of {self.intermediate_size} channels make no sense"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PerLayerConfig:
+    """Gemma's per-layer embeddings: a second table gives each layer `width` numbers of each token."""
+
+    width: int
+    vocab_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +93,12 @@ class ModelConfig:
     embed_scale: float = 1.0  # Gemma: sqrt(hidden_size); MiniCPM: scale_emb
     residual_scale: float = 1.0  # MiniCPM: scale_depth / sqrt(num_layers)
     logit_scale: float = 1.0  # MiniCPM: dim_model_base / hidden_size, applied before the head
+    full_heads: HeadShape | None = None  # of full layers, where they differ from `num_kv_heads`, `head_dim`
+    shared_kv_layers: int = 0  # the last so many read the KV of the last layer of their kind before them
+    wide_shared_mlp: bool = False  # those layers' MLPs are twice as wide
+    per_layer: PerLayerConfig | None = None
+    experts: ExpertsConfig | None = None
+    encoders: EncodersConfig | None = None  # None: text only
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = field(default_factory=tuple[int, ...])
 
@@ -75,12 +116,16 @@ class ModelConfig:
             value = getattr(self, name)
             if not 1 <= value <= 2**31 - 1:
                 raise CheckpointError(f"{name} is {value}, expected a positive 32-bit number")
-        if self.num_heads % self.num_kv_heads:
-            raise CheckpointError(
-                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
-            )
-        if self.head_dim % 2:
-            raise CheckpointError(f"head_dim is {self.head_dim}, rotary embedding needs an even number")
+        for kind in set(self.layer_kinds):
+            shape = self.heads_of(kind)
+            if shape.kv_heads < 1 or self.num_heads % shape.kv_heads:
+                raise CheckpointError(
+                    f"num_heads {self.num_heads} is not a multiple of num_kv_heads {shape.kv_heads} ({kind})"
+                )
+            if shape.head_dim < 2 or shape.head_dim % 2:
+                raise CheckpointError(
+                    f"head_dim is {shape.head_dim} in {kind} layers, rotary embedding needs an even number"
+                )
         if len(self.layer_kinds) != self.num_layers:
             raise CheckpointError(
                 f"layer_kinds names {len(self.layer_kinds)} layers, num_layers is {self.num_layers}"
@@ -90,3 +135,30 @@ class ModelConfig:
         for kind in set(self.layer_kinds):
             if kind not in self.rope:
                 raise CheckpointError(f"no rotary embedding is given for {kind} layers")
+        if not 0 <= self.shared_kv_layers < self.num_layers:
+            raise CheckpointError(
+                f"{self.shared_kv_layers} layers share KV, the model has {self.num_layers} layers"
+            )
+        own = self.layer_kinds[: self.owning_layers]
+        missing = set(self.layer_kinds) - set(own)
+        if missing:
+            raise CheckpointError(
+                f"the last {self.shared_kv_layers} layers share KV, no {missing.pop()} layer before has any"
+            )
+
+    def heads_of(self, kind: LayerKind) -> HeadShape:
+        if kind == "full" and self.full_heads is not None:
+            return self.full_heads
+        return HeadShape(self.num_kv_heads, self.head_dim)
+
+    @property
+    def owning_layers(self) -> int:
+        """The first so many layers own KV; KV number n is that of layer n."""
+        return self.num_layers - self.shared_kv_layers
+
+    def kv_index(self, layer: int) -> int:
+        """KV number that a layer writes, or reads where it owns none."""
+        if layer < self.owning_layers:
+            return layer
+        kind = self.layer_kinds[layer]
+        return max(i for i in range(self.owning_layers) if self.layer_kinds[i] == kind)

@@ -22,7 +22,8 @@ class Dense:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Affine:
-    """A matrix [N, K] in group-affine codes: value = scale * code + bias, one pair per `group_size` inputs.
+    """A matrix [N, K], or a stack of them, in group-affine codes: value = scale * code + bias, one pair per
+    `group_size` inputs.
 
     `codes` is MLX's packed layout: uint32 [N, K * bits / 32], code i of a word in its bits
     [i * bits, (i + 1) * bits). `scales` and `biases` are [N, K / group_size], float32 or float16.
@@ -35,12 +36,20 @@ class Affine:
     group_size: int
 
     @property
-    def shape(self) -> tuple[int, int]:
-        n, words = self.codes.shape
-        return n, words * 32 // self.bits
+    def shape(self) -> tuple[int, ...]:
+        *outer, words = self.codes.shape
+        return *outer, words * 32 // self.bits
 
 
 Weight: TypeAlias = Dense | Affine
+
+
+def part(weight: Weight, rows: int | slice) -> Weight:
+    """Those of the outermost dimension."""
+    if isinstance(weight, Dense):
+        return Dense(weight.values[rows])
+    w = weight
+    return Affine(w.codes[rows], w.scales[rows], w.biases[rows], w.bits, w.group_size)
 
 
 class WeightSource(Protocol):

@@ -32,11 +32,12 @@ from ingle.contracts.request import (
 )
 from ingle.decoding.sampler import Sampled
 from ingle.engine.admission import Admission
+from ingle.engine.features import FeatureCache
 from ingle.engine.handle import EngineInfo
 from ingle.engine.memory_plan import MemoryPlan
 from ingle.engine.pace import Pace
 from ingle.engine.residents import Residents
-from ingle.engine.rows import Row
+from ingle.engine.rows import Row, whole_blocks
 from ingle.engine.runner import Runner, StepResult
 from ingle.engine.scheduler import Plan
 from ingle.errors import EngineStopped, InvalidRequest, QueueFull
@@ -90,8 +91,10 @@ class Engine:
         self._counters = _Counters()
         self._arrivals = itertools.count()
         self._files: BlockFiles | None = None
-        self._rows: Residents  # both made by the engine thread, with the graph
+        self._rows: Residents  # these are made by the engine thread, with the graph
         self._memory: MemoryPlan
+        self._features: FeatureCache
+        self._whole_blocks: bool
         self._events: dict[Subscriber, list[tuple[str, EngineEvent]]] = {}
         ready: _Ready = _Ready()
         self._thread = threading.Thread(
@@ -154,6 +157,9 @@ class Engine:
             kv_limit_bytes=admission.kv_bytes,
             weights_bytes=memory.weights,
             predicted_bytes=memory.predicted,
+            encoded_media=self._features.counters.encoded,
+            media_cache_hits=self._features.counters.hits,
+            media_cache_bytes=self._features.counters.nbytes,
             peak_bytes=memory.peak,
             alive=self._thread.is_alive(),
             last_step_age_s=0.0 if busy is None else time.monotonic() - busy,
@@ -172,7 +178,8 @@ class Engine:
 
     def _main(self, build: Callable[[], ModelGraph], ready: _Ready) -> None:
         try:
-            graph, self._memory = MemoryPlan.build(build, self._config)
+            takes_media = self._info.takes_media
+            graph, self._memory = MemoryPlan.build(build, self._config, takes_media=takes_media)
             folder = self._config.prompt_cache_dir
             if folder is not None:
                 limit = self._config.prompt_cache_disk_bytes
@@ -182,7 +189,9 @@ class Engine:
             pace = Pace(self._config.max_gap_ms / 1e3, self._config.window_tokens)
             self._rows = Residents(admission, pace, self._config.max_rows)
             self._info = self._memory.limit(self._info)
-            runner = Runner(graph, row_invariant=self._row_invariant)
+            self._features = FeatureCache(graph.encode, memory.media)
+            self._whole_blocks = bool(graph.whole_block)
+            runner = Runner(graph, self._features, row_invariant=self._row_invariant)
         except BaseException as error:
             ready.error = error
             ready.event.set()
@@ -210,6 +219,8 @@ class Engine:
                 self._lock.wait()
             inbox, self._inbox = self._inbox, _Inbox(closing=self._inbox.closing)
         for row in inbox.submitted:
+            if self._whole_blocks:
+                row.blocks = whole_blocks(row.request.content)
             self._rows.waiting[row.id] = row
         leaving = [
             (row, detail)
@@ -343,6 +354,7 @@ class Engine:
         for row in rows:
             self._finish(row, reason, detail)
         self._rows.batch.drop()
+        self._features.clear()
         self._rows.admission.cache.shrink(self._rows.admission.cache.nbytes)
         if self._files is not None:
             self._files.close()

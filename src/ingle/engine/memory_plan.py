@@ -20,6 +20,7 @@ from ingle.errors import ConfigError, InsufficientMemory
 
 _log = logging.getLogger(__name__)
 
+_MEDIA_CACHE = 256 * 2**20
 _UNKNOWN = 1 << 40  # where the system does not say what is free, MLX's own limits hold
 
 
@@ -31,6 +32,7 @@ class MemoryPlan:
     weights: int
     transients: int  # of the largest step
     prompt_cache: int
+    media: int  # soft tokens kept for later prompts
     layout: StateLayout
     step_bytes: Callable[[int, int], int]  # `ModelGraph.step_bytes`
     window: int  # most prompt tokens of a step
@@ -39,7 +41,9 @@ class MemoryPlan:
     peak: int = 0  # the most measured
 
     @classmethod
-    def build(cls, build: Callable[[], ModelGraph], config: EngineConfig) -> tuple[ModelGraph, Self]:
+    def build(
+        cls, build: Callable[[], ModelGraph], config: EngineConfig, *, takes_media: bool = False
+    ) -> tuple[ModelGraph, Self]:
         """Build the graph and see what is left beside it.
 
         Raises:
@@ -52,21 +56,26 @@ class MemoryPlan:
         total = config.memory_bytes
         if total is None:
             total = _UNKNOWN if free is None else int(0.9 * free)
-        transients = graph.step_bytes(config.window_tokens + config.max_rows, config.max_rows)
+        window = max(config.window_tokens, graph.whole_block)
+        transients = graph.step_bytes(window + config.max_rows, config.max_rows)
         plan = cls(
             total=total,
             weights=held_bytes() - before,
             transients=transients,
             prompt_cache=0,
+            media=0,
             layout=graph.layout,
             step_bytes=graph.step_bytes,
-            window=config.window_tokens,
+            window=window,
             before=before,
         )
+        if takes_media:
+            wanted = config.media_cache_bytes
+            plan.media = max(0, min(_MEDIA_CACHE, plan.kv // 8)) if wanted is None else wanted
         wanted = config.prompt_cache_bytes
         plan.prompt_cache = plan.kv // 2 if wanted is None else wanted
         if plan.fitting(KEY_BLOCK) < KEY_BLOCK:
-            needed = plan.weights + transients + plan.row_bytes(KEY_BLOCK)
+            needed = plan.weights + transients + plan.media + plan.row_bytes(KEY_BLOCK)
             raise ConfigError(
                 f"memory is {_mib(total)}, the model needs {_mib(needed)} to answer at all: weights "
                 f"{_mib(plan.weights)}, a step {_mib(transients)}, KV of {KEY_BLOCK} tokens "
@@ -77,7 +86,7 @@ class MemoryPlan:
     @property
     def kv(self) -> int:
         """What rows and prompt cache may take together."""
-        return self.total - self.weights - self.transients
+        return self.total - self.weights - self.transients - self.media
 
     def row_bytes(self, tokens: int) -> int:
         """The most that the state of one row takes until it has `tokens`."""
@@ -112,7 +121,7 @@ class MemoryPlan:
 
     def expect(self, kv: int, *, tokens: int, rows: int) -> None:
         """A step of `tokens` tokens, `rows` of which get logits, follows; KV will then hold `kv`."""
-        self.predicted = max(self.predicted, self.weights + kv + self.step_bytes(tokens, rows))
+        self.predicted = max(self.predicted, self.weights + self.media + kv + self.step_bytes(tokens, rows))
 
     def note_peak(self) -> None:
         """Log the prediction beside the measurement whenever there is a new peak."""

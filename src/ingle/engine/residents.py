@@ -84,6 +84,7 @@ class Residents:
                     suspect=row.suspect,
                     priority=row.request.priority,
                     skipped=row.skipped,
+                    blocks=row.blocks,
                 )
                 for row in sorted(self.running.values(), key=lambda row: row.arrival)
             ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ingle.contracts.cache import RowState
-from ingle.contracts.request import Request, Subscriber
+from ingle.contracts.request import ContentSpan, Request, Subscriber
 from ingle.decoding.processors import TokenHistory, needs_history
 from ingle.decoding.sampler import Draw
 from ingle.engine.prompt_cache import BlockKey, Lease
@@ -31,6 +32,7 @@ class Row:
     started: bool = False  # it has run before
     lease: Lease | None = None  # of the prompt cache
     keys: list[BlockKey] = field(default_factory=list[BlockKey])  # of its whole blocks, as far as asked for
+    blocks: tuple[tuple[int, int], ...] = ()  # [start, end) of spans that one window computes whole
 
     def __post_init__(self) -> None:
         if needs_history(self.request.sampling):
@@ -66,3 +68,10 @@ class Row:
         """Drop all state: everything known becomes pending and is computed again."""
         self.computed = 0
         self.state = None
+
+
+def whole_blocks(content: Sequence[ContentSpan]) -> tuple[tuple[int, int], ...]:
+    """Places of pictures and frames, whose tokens see each other. Sounds attend like text."""
+    return tuple(
+        (span.start, span.end) for span in content if span.block is not None and span.block.kind != "audio"
+    )

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from ingle.contracts.cache import RowState
-from ingle.contracts.graph import ModelGraph, Phase, PhaseGroup
+from ingle.contracts.graph import ModelGraph, Phase, PhaseGroup, SoftTokens
 from ingle.decoding.sampler import Sampled, sample
 from ingle.engine.batch import DecodeBatch
+from ingle.engine.features import FeatureCache
 from ingle.engine.rows import Row
 from ingle.engine.scheduler import Plan
 from ingle.forward.packed import forward
@@ -27,8 +28,8 @@ class StepResult:
 class Runner:
     """Runs steps on one graph. Everything lazy is evaluated before `run` returns."""
 
-    def __init__(self, graph: ModelGraph, *, row_invariant: bool) -> None:
-        self._graph = graph
+    def __init__(self, graph: ModelGraph, features: FeatureCache, *, row_invariant: bool) -> None:
+        self._graph, self._features = graph, features
         self._row_invariant = row_invariant
 
     def make_state(self, rows: int) -> RowState:
@@ -57,11 +58,11 @@ class Runner:
             row = rows[window.id]
             if row.state is None:
                 row.state = self.make_state(1)
-            ids = mx.array([row.tokens(row.computed, window.length)], mx.int32)
-            if window.length == row.pending:
+            ends_prompt = window.length == row.pending
+            if ends_prompt:
                 ready.append(len(groups))
                 draws.append(row)
-            groups.append(PhaseGroup(Phase.WINDOW, ids, row.state))
+            groups.append(self._window(row, row.state, window.length, wanted=1 if ends_prompt else 0))
             computed[row.id] = window.length
         hidden = forward(self._graph, groups, row_invariant=self._row_invariant)
         sampled: dict[str, Sampled] = {}
@@ -71,3 +72,28 @@ class Runner:
             sampled = {row.id: result for row, result in zip(draws, results, strict=True)}
         mx.eval(hidden, [group.state.arrays for group in groups])
         return StepResult(computed, sampled)
+
+    def _window(self, row: Row, state: RowState, length: int, *, wanted: int) -> PhaseGroup:
+        """The next `length` tokens of a row, with the soft tokens among them."""
+        start, end = row.computed, row.computed + length
+        soft: list[SoftTokens] = []
+        ends: list[int] | None = None
+        for span in row.request.content:
+            first, last = max(span.start, start), min(span.end, end)
+            if first >= last:
+                continue
+            if span.block is not None:
+                features = self._features.get(span.block)[first - span.start : last - span.start]
+                soft.append(SoftTokens(first - start, features))
+            if (span.start, span.end) in row.blocks:
+                ends = ends or list(range(start + 1, end + 1))
+                ends[first - start : last - start] = [last] * (last - first)
+        ids = mx.array([row.tokens(start, length)], mx.int32)
+        return PhaseGroup(
+            Phase.WINDOW,
+            ids,
+            state,
+            soft=soft,
+            ends=None if ends is None else mx.array([ends], mx.int32),
+            wanted=wanted,
+        )

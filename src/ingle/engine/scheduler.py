@@ -24,6 +24,7 @@ class RowView:
     suspect: bool = False  # its last step failed; it has no state and is never in the batch
     priority: int = 0
     skipped: int = 0  # steps without a window since its last one
+    blocks: tuple[tuple[int, int], ...] = ()  # [start, end): positions that no border may part
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,13 @@ class Plan:
 def plan(rows: Sequence[RowView], window_tokens: int, border: int = 1) -> Plan:
     """The next step, with at most `window_tokens` prompt tokens. Equal views give equal plans.
 
-    A window that does not end its prompt ends at a multiple of `border` where it can.
+    A window that does not end its prompt ends at a multiple of `border` where it can, and never inside a
+    block: a block too large for the budget is the only window of its step.
     """
     suspects = [row for row in rows if row.suspect]
     if suspects:  # find the row that broke a step: the oldest suspect runs alone
         row = suspects[0]
-        return Plan(windows=(Window(row.id, min(row.pending, window_tokens)),))
+        return Plan(windows=(Window(row.id, _window(row, window_tokens, 1, first=True)),))
     decode = tuple(row.id for row in rows if row.in_batch)
     waiting = [row for row in rows if not row.in_batch]
     granted = sorted(
@@ -69,23 +71,27 @@ def plan(rows: Sequence[RowView], window_tokens: int, border: int = 1) -> Plan:
     left = window_tokens
     share = max(1, window_tokens // 4)
     for row in granted[:2]:  # half of the budget at most
-        length = _window(row, min(share, left), border)
+        length = _window(row, min(share, left), border, first=not lengths)
         lengths[row.id] = length
         left -= length
     for row in sorted(waiting, key=lambda row: -row.priority):
         if left <= 0:
             break
         have = lengths.get(row.id, 0)
-        length = _window(row, left + have, border)
+        length = _window(row, left + have, border, first=not any(lengths.values()))
         lengths[row.id] = max(length, have)
         left -= lengths[row.id] - have
     windows = tuple(Window(row.id, lengths[row.id]) for row in waiting if lengths.get(row.id))
     return Plan(decode, windows)
 
 
-def _window(row: RowView, most: int, border: int) -> int:
-    """Tokens of a row's next window, `most` at the most."""
-    if row.pending <= most:
-        return row.pending
-    end = (row.computed + most) // border * border
-    return end - row.computed if end > row.computed else most
+def _window(row: RowView, most: int, border: int, *, first: bool) -> int:
+    """Tokens of a row's next window, `most` at the most; of the `first` window of a step more, if a block
+    begins it."""
+    end = row.computed + min(row.pending, most)
+    if row.pending > most and (rounded := end // border * border) > row.computed:
+        end = rounded
+    for start, stop in row.blocks:
+        if start < end < stop:
+            end = start if start > row.computed else stop if first else row.computed
+    return end - row.computed

@@ -7,7 +7,9 @@ with a prompt window so reads the weights for free.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import cast
 
 import mlx.core as mx
 
@@ -34,7 +36,7 @@ def bundles(groups: Sequence[PhaseGroup], *, row_invariant: bool) -> list[list[i
 def forward(
     graph: ModelGraph, groups: Sequence[PhaseGroup], *, row_invariant: bool = False
 ) -> list[mx.array]:
-    """Hidden states after the final norm, one [rows, length, hidden] array for each group.
+    """Hidden states after the final norm, one [rows, wanted or length, hidden] array for each group.
 
     Advances the groups' states. Lazy, except that big steps are evaluated layer by layer.
     """
@@ -45,35 +47,88 @@ def forward(
     return [out[i] for i in range(len(groups))]
 
 
+class _Packed:
+    """Groups whose tokens lie behind each other, on their way through the layers."""
+
+    def __init__(self, runs: Sequence[GroupPass], hidden: mx.array, sides: mx.array | None) -> None:
+        self.runs, self.hidden, self.sides = runs, hidden, sides
+        self.starts = list(itertools.accumulate((run.group.tokens for run in runs), initial=0))
+
+    @property
+    def tokens(self) -> int:
+        return self.starts[-1]
+
+    def part(self, number: int, whole: mx.array | None = None) -> mx.array:
+        """Group `number`'s part of the hidden states, or of `whole`: [rows, length, ...]."""
+        group, x = self.runs[number].group, self.hidden if whole is None else whole
+        if group.tokens < x.shape[0]:
+            x = x[self.starts[number] : self.starts[number + 1]]
+        return x.reshape(group.rows, group.length, *x.shape[1:])
+
+    def narrowed(self, wanted: Sequence[int]) -> _Packed:
+        """Only the last `wanted[i]` tokens of each row of group i; groups of which none is left are gone."""
+
+        def last(whole: mx.array) -> mx.array:
+            parts = [self.part(i, whole)[:, run.group.length - n :] for i, (run, n) in kept]
+            return _join([part.reshape(-1, *part.shape[2:]) for part in parts])
+
+        numbered = enumerate(zip(self.runs, wanted, strict=True))
+        kept = [(i, (run, n)) for i, (run, n) in numbered if n]
+        if not kept:
+            return _Packed((), self.hidden[:0], None)
+        sides = None if self.sides is None else last(self.sides)
+        return _Packed([run.last(n) for _, (run, n) in kept], last(self.hidden), sides)
+
+
 def _forward_packed(graph: ModelGraph, groups: Sequence[PhaseGroup]) -> list[mx.array]:
     for group in groups:
         group.state.reserve(group.length)
     runs = [GroupPass(group, group.state.lengths) for group in groups]
-    starts = [0]
-    for group in groups:
-        starts.append(starts[-1] + group.tokens)
     ids = _join([group.ids.reshape(-1) for group in groups])
-    hidden = graph.embed(ids)
-    sides = graph.side_inputs(ids, hidden)
-    index = 0
-    while index < len(graph.layers):
-        span = _fused_span(graph.layers, index, groups) if sides is None else []
-        if span:
-            hidden = _run_fused(span, index, hidden, groups)
-            index += len(span)
-        else:
-            side = None if sides is None else sides[:, index]
-            hidden = _run_layer(graph.layers[index], hidden, runs, starts, side)
-            index += 1
-            if starts[-1] >= _EVAL_TOKENS:
-                mx.eval(hidden)
-        for start, group in zip(starts, groups, strict=False):
-            if group.capture is not None:
-                group.capture(index - 1, _part(hidden, start, group))
+    packed = _Packed(runs, graph.embed(ids), None)
+    packed.hidden = _with_soft_tokens(packed.hidden, groups, packed.starts)
+    packed.sides = graph.side_inputs(ids, packed.hidden)
+    border = graph.stateful_layers
+    _run(graph.layers, 0, border, packed)
+    wanted = [group.length if group.wanted is None else group.wanted for group in groups]
+    packed = packed.narrowed(wanted)
+    if packed.runs:
+        _run(graph.layers, border, len(graph.layers), packed)
     for group in groups:
         group.state.advance(group.length)
-    hidden = graph.norm(hidden)
-    return [_part(hidden, start, group) for start, group in zip(starts, groups, strict=False)]
+    packed.hidden = graph.norm(packed.hidden)
+    numbers = itertools.count()
+    return [
+        packed.part(next(numbers)) if n else mx.zeros((group.rows, 0, packed.hidden.shape[-1]))
+        for group, n in zip(groups, wanted, strict=True)
+    ]
+
+
+def _with_soft_tokens(hidden: mx.array, groups: Sequence[PhaseGroup], starts: Sequence[int]) -> mx.array:
+    for start, group in zip(starts, groups, strict=False):
+        for soft in group.soft:
+            at = mx.array([start + soft.start])
+            hidden = mx.slice_update(hidden, soft.features.astype(hidden.dtype), at, axes=[0])
+    return hidden
+
+
+def _run(layers: Sequence[GraphLayer], first: int, end: int, packed: _Packed) -> None:
+    """Layers [first, end), in place."""
+    groups = [run.group for run in packed.runs]
+    index = first
+    while index < end:
+        span = _fused_span(layers[:end], index, groups)
+        if span:
+            _run_fused(span, index, packed)
+            index += len(span)
+        else:
+            _run_layer(layers[index], index, packed)
+            index += 1
+            if packed.tokens >= _EVAL_TOKENS:
+                mx.eval(packed.hidden)
+        for number, group in enumerate(groups):
+            if group.capture is not None:
+                group.capture(index - 1, packed.part(number))
 
 
 def _fused_span(layers: Sequence[GraphLayer], first: int, groups: Sequence[PhaseGroup]) -> list[GraphLayer]:
@@ -89,47 +144,45 @@ def _fused_span(layers: Sequence[GraphLayer], first: int, groups: Sequence[Phase
     return span
 
 
-def _run_fused(
-    layers: Sequence[GraphLayer], first: int, hidden: mx.array, groups: Sequence[PhaseGroup]
-) -> mx.array:
-    """Layers that each own KV: number n has KV number n."""
+def _run_fused(layers: Sequence[GraphLayer], first: int, packed: _Packed) -> None:
+    groups = [run.group for run in packed.runs]
     layout = groups[0].state.layout
-    tables = [
-        [table for group in groups for table in group.state.tables(kind) or ()]
-        for kind in range(len(layout.kinds))
-    ]
-    offsets = [offset for group in groups for offset in group.state.lengths]
-    shapes = [(group.rows, group.length) for group in groups]
-    places = layout.places[first : first + len(layers)]
-    before = [done for group in groups for done in group.state.arrays]
-    whole = [layer.fused for layer in layers]
-    hidden = fused.run_layers(whole, hidden, tables, places, shapes, offsets, before)
+    none: list[list[int]] = [[]]
+    run = fused.LayerRun(
+        tables=[
+            [table for group in groups for table in group.state.tables(kind) or ()]
+            for kind in range(len(layout.kinds))
+        ],
+        places=[layout.places[layer.kv_index] for layer in layers],
+        shapes=[(group.rows, group.length) for group in groups],
+        offsets=[offset for run in packed.runs for offset in run.offsets],
+        ends=[
+            ends
+            for group in groups
+            for ends in (none * group.rows if group.ends is None else _lists(group.ends))
+        ],
+        sides=None if packed.sides is None else packed.sides[:, first : first + len(layers)],
+        after=[done for group in groups for done in group.state.arrays],
+    )
+    packed.hidden = fused.run_layers([layer.fused for layer in layers], packed.hidden, run)
     for group in groups:
-        group.state.wrote(hidden)
-    return hidden
+        group.state.wrote(packed.hidden)
 
 
-def _run_layer(
-    layer: GraphLayer,
-    hidden: mx.array,
-    runs: Sequence[GroupPass],
-    starts: Sequence[int],
-    side: mx.array | None,
-) -> mx.array:
-    projected = layer.before(hidden)
+def _run_layer(layer: GraphLayer, index: int, packed: _Packed) -> None:
+    side = None if packed.sides is None else packed.sides[:, index]
+    projected = layer.before(packed.hidden)
     mixed = _join(
         [
             layer.attend(projected.group_form(start, run.group), run).reshape(run.group.tokens, -1)
-            for start, run in zip(starts, runs, strict=False)
+            for start, run in zip(packed.starts, packed.runs, strict=False)
         ]
     )
-    return layer.after(hidden, mixed, side)
+    packed.hidden = layer.after(packed.hidden, mixed, side)
 
 
-def _part(hidden: mx.array, start: int, group: PhaseGroup) -> mx.array:
-    if group.tokens < hidden.shape[0]:
-        hidden = hidden[start : start + group.tokens]
-    return hidden.reshape(group.rows, group.length, -1)
+def _lists(ends: mx.array) -> list[list[int]]:
+    return cast("list[list[int]]", ends.tolist())
 
 
 def _join(parts: list[mx.array]) -> mx.array:

@@ -101,8 +101,10 @@ def make_layer(
     mlp_norm: mx.array,
     q_norm: mx.array | None,
     k_norm: mx.array | None,
+    v_norm: mx.array | None,
     mixed_norm: mx.array | None,
     output_norm: mx.array | None,
+    side_norm: mx.array | None,
     eps: float,
     qkv: Sequence[Packed],
     qkv_biases: Sequence[mx.array | None],
@@ -117,6 +119,7 @@ def make_layer(
     softcap: float,
     activation: str,
     residual_scale: float,
+    output_scale: float,
 ) -> Layer: ...
 def decoder_layers(
     layers: Sequence[Layer],
@@ -125,5 +128,7 @@ def decoder_layers(
     places: Sequence[tuple[int, int]],
     groups: Sequence[tuple[int, int]],
     offsets: Sequence[int],
+    ends: Sequence[Sequence[int]],
+    sides: mx.array | None,
     after: Sequence[mx.array],
 ) -> mx.array: ...

@@ -23,25 +23,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerParts:
-    """A pre-norm decoder layer: x + s * mixed_norm(attention(input_norm(x))), then the same with the MLP.
+    """A pre-norm decoder layer: x + s * mixed_norm(attention(input_norm(x))), then the same with the MLP,
+    then x + side_norm(side(x)), all times `output_scale`.
 
-    Norms are their factors, None where the layer has none. `rope` is (inv_freq [D/2], scale).
+    Norms are their factors, None where the layer has none. `qkv` are query, key and value projections;
+    without the last values are the keys before their norm, without the last two the layer reads KV that
+    another one wrote. `side` is (gate, projection) of the branch that takes per-layer inputs.
     """
 
     input_norm: mx.array
     mlp_norm: mx.array
     q_norm: mx.array | None
     k_norm: mx.array | None
+    v_norm: mx.array | None
     mixed_norm: mx.array | None
     output_norm: mx.array | None
     eps: float
-    q: PackedLinear
-    k: PackedLinear
-    v: PackedLinear
+    qkv: Sequence[PackedLinear]
     o: PackedLinear
     gate: PackedLinear
     up: PackedLinear
     down: PackedLinear
+    side: tuple[PackedLinear, PackedLinear] | None
+    side_norm: mx.array | None
     rope: Rope
     heads: int
     kv_heads: int
@@ -51,6 +55,7 @@ class LayerParts:
     softcap: float | None
     activation: Activation
     residual_scale: float
+    output_scale: float
 
 
 def fused_rope(inv_freq: mx.array, scale: float) -> Rope | None:
@@ -60,22 +65,25 @@ def fused_rope(inv_freq: mx.array, scale: float) -> Rope | None:
 
 def fuse(parts: LayerParts) -> Layer | None:
     """The layer as one operation, or None where a part of it is not native."""
-    linears = [parts.q, parts.k, parts.v, parts.o, parts.gate, parts.up, parts.down]
+    linears = [*parts.qkv, parts.o, parts.gate, parts.up, parts.down, *(parts.side or ())]
     weights = [packed for p in linears if (packed := _native(p)) is not None]
     if len(weights) < len(linears):
         return None
+    count = len(parts.qkv)
     return native.cpu.make_layer(
         input_norm=parts.input_norm,
         mlp_norm=parts.mlp_norm,
         q_norm=parts.q_norm,
         k_norm=parts.k_norm,
+        v_norm=parts.v_norm,
         mixed_norm=parts.mixed_norm,
         output_norm=parts.output_norm,
         eps=parts.eps,
-        qkv=weights[:3],
-        qkv_biases=[p.bias for p in linears[:3]],
-        others=weights[3:],
-        other_biases=[p.bias for p in linears[3:]],
+        side_norm=parts.side_norm,
+        qkv=weights[:count],
+        qkv_biases=[p.bias for p in linears[:count]],
+        others=weights[count:],
+        other_biases=[p.bias for p in linears[count:]],
         rope=parts.rope,
         heads=parts.heads,
         kv_heads=parts.kv_heads,
@@ -85,6 +93,7 @@ def fuse(parts: LayerParts) -> Layer | None:
         softcap=parts.softcap or 0.0,
         activation=parts.activation,
         residual_scale=parts.residual_scale,
+        output_scale=parts.output_scale,
     )
 
 
@@ -92,28 +101,29 @@ def _native(packed: PackedLinear) -> Packed | None:
     return None if isinstance(packed.weight, Dense | Affine) else packed.weight
 
 
-def run_layers(
-    layers: Sequence[object],
-    hidden: mx.array,
-    tables: Sequence[Sequence[object]],
-    places: Sequence[tuple[int, int]],
-    shapes: Sequence[tuple[int, int]],
-    offsets: Sequence[int],
-    after: Sequence[mx.array],
-) -> mx.array:
-    """Consecutive layers (from `fuse`) over the packed hidden states [tokens, hidden] of several groups.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerRun:
+    """What consecutive layers run over: the packed tokens of several groups, one group after the other."""
 
-    `tables[kind]` holds a table for each row of the groups, one group after the other, with room for
-    the row's tokens; `places` says for each layer in which kind, as which of its layers, its KV lies;
-    `shapes` are (rows, length) of the groups; `offsets` each row's first position;
-    `after` what must be done before.
-    """
+    tables: Sequence[Sequence[object]]  # of each kind: of each row, with room for the row's tokens
+    places: Sequence[tuple[int, int]]  # of each layer: in which kind, as which of its layers, its KV lies
+    shapes: Sequence[tuple[int, int]]  # (rows, length) of each group
+    offsets: Sequence[int]  # of each row: its first position
+    ends: Sequence[Sequence[int]]  # of each row: for each token, sliding layers see below; empty: its own
+    sides: mx.array | None  # [tokens, layers, width]: per-layer inputs
+    after: Sequence[mx.array]  # what must be done before
+
+
+def run_layers(layers: Sequence[object], hidden: mx.array, run: LayerRun) -> mx.array:
+    """Layers (from `fuse`) over hidden states [tokens, hidden]."""
     return native.cpu.decoder_layers(
         cast("Sequence[Layer]", layers),
         hidden,
-        cast("Sequence[Sequence[KVTable]]", tables),
-        places,
-        shapes,
-        offsets,
-        after,
+        cast("Sequence[Sequence[KVTable]]", run.tables),
+        run.places,
+        run.shapes,
+        run.offsets,
+        run.ends,
+        run.sides,
+        run.after,
     )

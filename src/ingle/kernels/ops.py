@@ -27,6 +27,7 @@ __all__ = [
     "Choice",
     "PackedLinear",
     "append",
+    "attend_all",
     "attention",
     "choose",
     "default_dtype",
@@ -208,6 +209,19 @@ def attention(
             softcap or 0.0,
         )
     return plain.attention(queries, view, ends, scale=scale, window=window, softcap=softcap)
+
+
+def attend_all(queries: mx.array, keys: mx.array, values: mx.array, *, scale: float) -> mx.array:
+    """Attention without order: every query [heads, length, D] sees every key. Same shape out."""
+    if not uses_native(queries.dtype):
+        return mx.fast.scaled_dot_product_attention(queries[None], keys[None], values[None], scale=scale)[0]
+    heads, length, dim = queries.shape
+    table = native.cpu.KVTable(1, heads, dim, False)
+    table.reserve(0, 0, length)
+    view = TableView([table], 0, (0,), [])
+    view = view._replace(after=[append(view, keys[None], values[None])])
+    ends = mx.full((1, length), length, mx.int32)
+    return attention(queries[None], view, scale=scale, window=None, softcap=None, ends=ends)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Rotary position embedding: from a configuration to one inverse frequency for each pair.
 
 Sources: RoFormer (Su et al., 2021) for the frequencies; "llama3" blending as in Meta's Llama 3.1
-reference; "factors" is LongRoPE (Ding et al., 2024) with its divisors given.
+reference; "factors" is LongRoPE (Ding et al., 2024) with its divisors given; "proportional" as in
+DeepMind's Gemma 4, where the pairs that do not turn have frequency 0.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ def inverse_frequencies(config: RopeConfig, head_dim: int) -> mx.array:
                     f"rope has {len(config.factors)} factors, head_dim {head_dim} needs {head_dim // 2}"
                 )
             return inv_freq / mx.array(config.factors, mx.float32)
+        case "proportional":
+            turning = int(config.rotated * head_dim // 2)
+            return mx.where(mx.arange(head_dim // 2) < turning, inv_freq, 0.0)
         case "llama3":
             return _llama3(inv_freq, config)
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import cast
 
 import mlx.core as mx
 
 from ingle.cache.state import itemsize, make_state
 from ingle.contracts.cache import KVKind, Retention, RowState, StateLayout
 from ingle.contracts.graph import GraphLayer
-from ingle.contracts.model_config import LayerKind, ModelConfig
-from ingle.contracts.weights import WeightSource
+from ingle.contracts.media import Block
+from ingle.contracts.model_config import ExpertsConfig, LayerKind, ModelConfig
+from ingle.contracts.weights import Weight, WeightSource, part
 from ingle.errors import CheckpointError
 from ingle.layers.attention import Attention
+from ingle.layers.experts import Experts
 from ingle.layers.linear import Embedding, Linear, dense_vector
 from ingle.layers.mlp import GatedMLP
 from ingle.layers.norm import RMSNorm
+from ingle.layers.per_layer import PerLayerEmbedding
 from ingle.layers.rope import Rope
+from ingle.models.encoders import MAX_BLOCK, Encoders, encoder_bytes
 
 _DRAFT_SLACK = 32  # positions that can be taken back after the window has moved on
 
@@ -41,14 +48,18 @@ class WeightReader:
                 f"tensor {name + '.weight'!r} has shape {tuple(weight.shape)}, "
                 f"the configuration says ({outputs}, {inputs})"
             )
-        return Linear(weight, self._dtype, self._vector(f"{name}.bias", outputs) if bias else None)
+        return Linear(weight, self._dtype, self.vector(f"{name}.bias", outputs) if bias else None)
 
     def norm(self, name: str, size: int) -> RMSNorm:
-        return RMSNorm(self._vector(f"{name}.weight", size), self._config.norm_eps)
+        return RMSNorm(self.vector(f"{name}.weight", size), self._config.norm_eps)
 
-    def mlp(self, name: str) -> GatedMLP:
+    def plain_norm(self, size: int) -> RMSNorm:
+        """One without a learned factor."""
+        return RMSNorm(mx.ones(size, self._dtype), self._config.norm_eps)
+
+    def mlp(self, name: str, *, widened: int = 1) -> GatedMLP:
         c = self._config
-        hidden, inner, bias = c.hidden_size, c.intermediate_size, c.mlp_bias
+        hidden, inner, bias = c.hidden_size, widened * c.intermediate_size, c.mlp_bias
         return GatedMLP(
             self.linear(f"{name}.gate_proj", inner, hidden, bias=bias),
             self.linear(f"{name}.up_proj", inner, hidden, bias=bias),
@@ -56,42 +67,90 @@ class WeightReader:
             c.activation,
         )
 
-    def attention(self, name: str, index: int, *, qk_norm: bool = False) -> Attention:
+    def experts(self, name: str, experts: ExpertsConfig) -> Experts:
+        """Stacked [count, outputs, inputs], as transformers names them or as MLX does."""
+        inner, hidden = experts.intermediate_size, self._config.hidden_size
+        if self._source.has(f"{name}.gate_up_proj"):
+            both = self._stacked(f"{name}.gate_up_proj", (experts.count, 2 * inner, hidden))
+            gate, up = [part(w, slice(0, inner)) for w in both], [part(w, slice(inner, None)) for w in both]
+            down = self._stacked(f"{name}.down_proj", (experts.count, hidden, inner))
+        else:
+            gate, up, down = (
+                self._stacked(f"{name}.switch_glu.{part}_proj.weight", (experts.count, *shape))
+                for part, shape in (
+                    ("gate", (inner, hidden)),
+                    ("up", (inner, hidden)),
+                    ("down", (hidden, inner)),
+                )
+            )
+
+        def linears(weights: list[Weight]) -> list[Linear]:
+            return [Linear(weight, self._dtype) for weight in weights]
+
+        return Experts(linears(gate), linears(up), linears(down), self._config.activation)
+
+    def _stacked(self, name: str, shape: tuple[int, int, int]) -> list[Weight]:
+        weight = self._source.take(name)
+        if tuple(weight.shape) != shape:
+            raise CheckpointError(
+                f"tensor {name!r} has shape {tuple(weight.shape)}, the configuration says {shape}"
+            )
+        return [part(weight, number) for number in range(shape[0])]
+
+    def attention(self, name: str, index: int, *, qk_norm: bool = False, v_norm: bool = False) -> Attention:
+        """`v_norm`: values are normed too, without a factor."""
         c = self._config
         kind = c.layer_kinds[index]
-        q_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+        shape, owns = c.heads_of(kind), index < c.owning_layers
+        dim = shape.head_dim
+        q_size, kv_size = c.num_heads * dim, shape.kv_heads * dim
+
+        def key_or_value(part: str) -> Linear:
+            return self.linear(f"{name}.{part}_proj", kv_size, c.hidden_size, bias=c.attention_bias)
+
         return Attention(
             q=self.linear(f"{name}.q_proj", q_size, c.hidden_size, bias=c.attention_bias),
-            k=self.linear(f"{name}.k_proj", kv_size, c.hidden_size, bias=c.attention_bias),
-            v=self.linear(f"{name}.v_proj", kv_size, c.hidden_size, bias=c.attention_bias),
+            k=key_or_value("k") if owns else None,
+            v=key_or_value("v") if owns and not shape.values_are_keys else None,
             o=self.linear(f"{name}.o_proj", c.hidden_size, q_size, bias=c.output_bias),
             rope=self._rope(kind),
             heads=c.num_heads,
-            kv_heads=c.num_kv_heads,
-            head_dim=c.head_dim,
+            kv_heads=shape.kv_heads,
+            head_dim=dim,
             scale=c.attention_scale,
-            kv_index=index,
+            kv_index=c.kv_index(index),
             window=c.window if kind == "sliding" else None,
             softcap=c.attention_softcap,
-            q_norm=self.norm(f"{name}.q_norm", c.head_dim) if qk_norm else None,
-            k_norm=self.norm(f"{name}.k_norm", c.head_dim) if qk_norm else None,
+            q_norm=self.norm(f"{name}.q_norm", dim) if qk_norm else None,
+            k_norm=self.norm(f"{name}.k_norm", dim) if qk_norm and owns else None,
+            v_norm=self.plain_norm(dim) if v_norm and owns else None,
         )
 
-    def graph(self, make_layer: Callable[[int], GraphLayer]) -> DecoderGraph:
+    def graph(
+        self,
+        make_layer: Callable[[int], GraphLayer],
+        per_layer: PerLayerEmbedding | None = None,
+        encoders: Encoders | None = None,
+    ) -> DecoderGraph:
         """The whole decoder, with `make_layer(index)` for each of its layers."""
         c = self._config
         table = self.linear("model.embed_tokens", c.vocab_size, c.hidden_size)
         layers = [make_layer(index) for index in range(c.num_layers)]
         norm = self.norm("model.norm", c.hidden_size)
         head = table if c.tied_head else self.linear("lm_head", c.vocab_size, c.hidden_size)
-        return DecoderGraph(c, Embedding(table, c.embed_scale), layers, norm, head, self._dtype)
+        embedding = Embedding(table, c.embed_scale)
+        return DecoderGraph(c, embedding, layers, norm, head, self._dtype, per_layer, encoders)
 
-    def _vector(self, name: str, size: int) -> mx.array:
+    def scalar(self, name: str) -> float:
+        """A dense tensor of one number."""
+        return cast("float", self.vector(name, 1).item())
+
+    def vector(self, name: str, size: int) -> mx.array:
         return dense_vector(self._source.take(name), name, size, self._dtype)
 
     def _rope(self, kind: LayerKind) -> Rope:
         if kind not in self._ropes:
-            self._ropes[kind] = Rope(self._config.rope[kind], self._config.head_dim)
+            self._ropes[kind] = Rope(self._config.rope[kind], self._config.heads_of(kind).head_dim)
         return self._ropes[kind]
 
 
@@ -106,8 +165,11 @@ class DecoderGraph:
         norm: RMSNorm,
         head: Linear,
         dtype: mx.Dtype,
+        per_layer: PerLayerEmbedding | None = None,
+        encoders: Encoders | None = None,
     ) -> None:
         self._config, self._dtype = config, dtype
+        self._per_layer, self._encoders = per_layer, encoders
         self._embedding, self._norm, self._head = embedding, norm, head
         self._layers = tuple(layers)
 
@@ -115,11 +177,35 @@ class DecoderGraph:
     def layers(self) -> Sequence[GraphLayer]:
         return self._layers
 
+    @property
+    def stateful_layers(self) -> int:
+        return self._config.owning_layers
+
+    @property
+    def whole_block(self) -> int:
+        encoders = self._config.encoders
+        return MAX_BLOCK if encoders is not None and encoders.both_ways else 0
+
     def embed(self, ids: mx.array) -> mx.array:
-        return self._embedding(ids)
+        return self._embedding(self._text_ids(ids))
+
+    def encode(self, block: Block) -> mx.array:
+        if self._encoders is None:
+            raise ValueError("this model takes text only")
+        features = self._encoders.encode(block).astype(self._dtype)
+        mx.eval(features)
+        return features
 
     def side_inputs(self, ids: mx.array, hidden: mx.array) -> mx.array | None:
-        return None
+        return None if self._per_layer is None else self._per_layer(self._text_ids(ids), hidden)
+
+    def _text_ids(self, ids: mx.array) -> mx.array:
+        """Soft tokens have no embedding of their own: the padding token's stands in."""
+        encoders = self._config.encoders
+        if encoders is None:
+            return ids
+        soft = functools.reduce(operator.or_, [ids == token for token in sorted(encoders.soft_token_ids)])
+        return mx.where(soft, encoders.pad_token_id, ids)
 
     def norm(self, hidden: mx.array) -> mx.array:
         return self._norm(hidden)
@@ -142,10 +228,14 @@ class DecoderGraph:
 
 
 def layout_of(config: ModelConfig, itemsize: int) -> StateLayout:
-    """One KV for each layer; sliding layers keep their window and a little slack."""
+    """One KV for each layer that owns one; sliding layers keep their window and a little slack."""
     retentions = {"full": Retention(), "sliding": Retention(config.window, slack=_DRAFT_SLACK)}
+    kinds = {kind: config.heads_of(kind) for kind in set(config.layer_kinds)}
     return StateLayout.of(
-        [KVKind(1, config.num_kv_heads, config.head_dim, retentions[kind]) for kind in config.layer_kinds],
+        [
+            KVKind(1, kinds[kind].kv_heads, kinds[kind].head_dim, retentions[kind])
+            for kind in config.layer_kinds[: config.owning_layers]
+        ],
         itemsize=itemsize,
     )
 
@@ -153,10 +243,20 @@ def layout_of(config: ModelConfig, itemsize: int) -> StateLayout:
 def step_bytes(config: ModelConfig, tokens: int, rows: int) -> int:
     """See `contracts.graph.ModelGraph.step_bytes`; an upper bound for float32 activations."""
     c = config
-    mixed, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    shapes = [c.heads_of(kind) for kind in set(c.layer_kinds)]
+    mixed = max(c.num_heads * shape.head_dim for shape in shapes)
+    kv = max(shape.kv_heads * shape.head_dim for shape in shapes)
+    dims = sum(shape.head_dim for shape in shapes)
+    inner = c.intermediate_size * (2 if c.wide_shared_mlp else 1)
+    sides = 0 if c.per_layer is None else c.num_layers * c.per_layer.width
+    active = (
+        0 if c.experts is None else c.experts.active * (3 * c.experts.intermediate_size + 2 * c.hidden_size)
+    )
     # Activations in float32 and bfloat16, and their sums over groups (native/phases.h, `Prepared`).
-    ready = 6.5 * (c.hidden_size + mixed + c.intermediate_size)
-    scratch = ready + 4 * (mixed + 2 * kv) + 4 * c.hidden_size + 4 * c.head_dim * len(c.rope)
+    ready = 6.5 * (c.hidden_size + mixed + inner)
+    scratch = ready + 4 * (mixed + 2 * kv) + 4 * c.hidden_size + 4 * dims
     # The arena's newest chunk is at most twice what is needed, the older ones half of it together.
     arena = 4 * scratch * tokens + (1 << 20)
-    return int(arena + 4 * 4 * c.hidden_size * tokens + 5 * 4 * c.vocab_size * rows)
+    arrays = 4 * 4 * (c.hidden_size + 2 * sides + active) * tokens + 5 * 4 * c.vocab_size * rows
+    encoding = 0 if c.encoders is None else encoder_bytes(c.encoders, c.hidden_size)
+    return int(arena + arrays + encoding)

@@ -7,6 +7,7 @@ import mlx.core as mx
 from ingle.contracts.model_config import ModelConfig
 from ingle.contracts.weights import WeightSource
 from ingle.layers.decoder_layer import DecoderLayer
+from ingle.layers.feed_forward import NormedMLP
 from ingle.models.decoder import DecoderGraph, WeightReader
 
 
@@ -20,8 +21,9 @@ def build(config: ModelConfig, source: WeightSource, dtype: mx.Dtype) -> Decoder
             input_norm=reader.norm(f"{name}.input_layernorm", size),
             attention=reader.attention(f"{name}.self_attn", index, qk_norm=True),
             mixed_norm=reader.norm(f"{name}.post_attention_layernorm", size),
-            mlp_norm=reader.norm(f"{name}.pre_feedforward_layernorm", size),
-            mlp=reader.mlp(f"{name}.mlp"),
+            feed_forward=NormedMLP(
+                reader.norm(f"{name}.pre_feedforward_layernorm", size), reader.mlp(f"{name}.mlp")
+            ),
             output_norm=reader.norm(f"{name}.post_feedforward_layernorm", size),
         )
 

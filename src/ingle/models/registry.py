@@ -11,13 +11,14 @@ from ingle.contracts.graph import ModelGraph
 from ingle.contracts.model_config import ModelConfig
 from ingle.contracts.weights import WeightSource
 from ingle.errors import CheckpointError
-from ingle.models import gemma3, llama
+from ingle.models import gemma3, gemma4, llama
 
 Builder: TypeAlias = Callable[[ModelConfig, WeightSource, mx.Dtype], ModelGraph]
 
 FAMILIES: Mapping[str, Builder] = {
     "llama": llama.build,
     "gemma3": gemma3.build,
+    "gemma4": gemma4.build,
 }
 
 

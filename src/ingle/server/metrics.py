@@ -114,6 +114,9 @@ def _samples(s: EngineStats) -> Iterator[tuple[str, str, dict[str, str], float]]
     yield "ingle_weights_bytes", "Memory of weights", none, s.weights_bytes
     yield "ingle_memory_predicted_bytes", "Highest prediction for a step", none, s.predicted_bytes
     yield "ingle_memory_peak_bytes", "Highest measurement", none, s.peak_bytes
+    yield "ingle_encoded_media_total", "Pictures, frames and sounds encoded", none, s.encoded_media
+    yield "ingle_media_cache_hits_total", "Those that the media cache had", none, s.media_cache_hits
+    yield "ingle_media_cache_bytes", "Soft tokens in the media cache", none, s.media_cache_bytes
     yield "ingle_admission_delays_total", "Steps in which the next request waited for memory", none, s.delayed
     yield "ingle_engine_failed_steps_total", "Steps that raised", none, s.failed_steps
     yield "ingle_engine_alive", "1 while the engine thread runs", none, float(s.alive)

@@ -12,11 +12,17 @@ from ingle.weights.quantization import CodeFormat, Quantization
 from ingle.weights.safetensors import SafetensorsFolder
 
 _PREFIXES = ("model.language_model.", "language_model.model.", "language_model.")
+_ENCODERS = tuple(
+    f"model.{part}."
+    for part in ("vision_tower", "embed_vision", "vision_embedder", "audio_tower", "embed_audio")
+)
 _FLOATS = ("F32", "F16", "BF16", "F64")
 
 
 def normal_name(name: str) -> str:
-    """Our name of a checkpoint's tensor or layer: text parts of wrapped models lose their wrapper."""
+    """Our name of a checkpoint's tensor or layer: parts of wrapped models lose their wrapper."""
+    if name.startswith(_ENCODERS):
+        return name.removeprefix("model.")
     for prefix in _PREFIXES:
         if name.startswith(prefix):
             rest = name.removeprefix(prefix)
@@ -64,9 +70,9 @@ class HFWeights:
         groups_words = form.group_size * form.bits / 32  # words of one group
         if (
             codes.dtype != mx.uint32
-            or codes.ndim != 2
+            or codes.ndim not in (2, 3)
             or scales.shape != biases.shape
-            or tuple(scales.shape) != (codes.shape[0], codes.shape[1] / groups_words)
+            or tuple(scales.shape) != (*codes.shape[:-1], codes.shape[-1] / groups_words)
         ):
             raise CheckpointError(
                 f"{layer!r}: codes {codes.dtype} {codes.shape} and scales {scales.shape}, biases "
