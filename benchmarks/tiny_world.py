@@ -62,7 +62,7 @@ class Question:
     frames: tuple[Picture, ...] = ()
     thinking: bool = False
     call: Mapping[str, Any] | None = None  # the tool call that answers
-    more: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])  # what can be seen in each picture
 
 
 def _noisy(image: Image.Image, rng: np.random.Generator) -> Picture:
@@ -103,9 +103,10 @@ def shape_picture(rng: np.random.Generator, size: tuple[int, int]) -> Question:
     x, y = (rng.uniform(radius, side - radius) for side in size)
     _draw(ImageDraw.Draw(image), shape, x, y, radius, COLOURS[colour])
     picture = _noisy(image, rng)
+    facts = {"shape": shape, "colour": colour}
     if rng.integers(2):
-        return Question("image", "shape", "What shape is it?", shape, picture)
-    return Question("image", "colour", "What colour is the shape?", colour, picture)
+        return Question("image", "shape", "What shape is it?", shape, picture, facts=facts)
+    return Question("image", "colour", "What colour is the shape?", colour, picture, facts=facts)
 
 
 def digit_picture(rng: np.random.Generator, size: tuple[int, int]) -> Question:
@@ -116,7 +117,8 @@ def digit_picture(rng: np.random.Generator, size: tuple[int, int]) -> Question:
     x, y = (side / 2 + rng.uniform(-0.05, 0.05) * side for side in size)
     font = ImageFont.load_default(height)
     ImageDraw.Draw(image).text((x, y), str(digit), fill=COLOURS[colour], font=font, anchor="mm")
-    return Question("image", "digit", "Which digit is shown?", str(digit), _noisy(image, rng))
+    facts = {"digit": str(digit), "colour": colour}
+    return Question("image", "digit", "Which digit is shown?", str(digit), _noisy(image, rng), facts=facts)
 
 
 def _places(
@@ -141,9 +143,10 @@ def clip(rng: np.random.Generator, size: tuple[int, int], frames: int = 3) -> Qu
         image = _dark(rng, size)
         _draw(ImageDraw.Draw(image), shape, x, y, radius, COLOURS[colour])
         pictures.append(_noisy(image, rng))
+    facts, seen = {"shape": shape, "colour": colour}, tuple(pictures)
     if rng.integers(4):
-        return Question("video", "motion", "Which way does it move?", way, frames=tuple(pictures))
-    return Question("video", "clip colour", "What colour is the shape?", colour, frames=tuple(pictures))
+        return Question("video", "motion", "Which way does it move?", way, frames=seen, facts=facts)
+    return Question("video", "clip colour", "What colour is the shape?", colour, frames=seen, facts=facts)
 
 
 def tone(rng: np.random.Generator) -> Question:

@@ -25,7 +25,9 @@ import torch
 from tokenizer import IDS
 from torch.nn.functional import cross_entropy
 
-_library = torch.library.Library("torchvision", "DEF")  # a torchvision built for CUDA lacks these beside CPU torch
+_library = torch.library.Library(
+    "torchvision", "DEF"
+)  # a torchvision built for CUDA lacks these beside CPU torch
 for _name in ("nms", "qnms"):
     _library.define(_name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
@@ -101,6 +103,10 @@ class Batch:
     ids: torch.Tensor
     labels: torch.Tensor  # -100 where nothing is learned
     features: dict[str, torch.Tensor]
+    facts: torch.Tensor  # of each picture: number of its shape, colour and digit, -100 where it has none
+
+
+FACTS = {"shape": world.SHAPES, "colour": tuple(world.COLOURS), "digit": tuple("0123456789")}
 
 
 class Writer:
@@ -117,7 +123,7 @@ class Writer:
             content.insert(0, {"type": q.kind})
         return self.tokenizer.apply_chat_template(
             [{"role": "user", "content": content}],
-            tools=[world.WEATHER] if q.call or q.more.get("tools") else None,
+            tools=[world.WEATHER] if q.call else None,
             enable_thinking=q.thinking,
             add_generation_prompt=True,
             tokenize=False,
@@ -153,11 +159,17 @@ def make_batch(questions: Sequence[world.Question], writer: Writer) -> Batch:
     kind = questions[0].kind
     rows: list[tuple[list[int], int]] = []
     features: dict[str, torch.Tensor] = {}
+    facts: list[list[int]] = []
     if kind in ("image", "video"):
         pictures = [(q.picture,) if q.picture is not None else q.frames for q in questions]
         made = [[patches(scaled(p, BUDGET)) for p in group] for group in pictures]
         rows = [writer.encode(q, [len(m[0]) // 9 for m in g]) for q, g in zip(questions, made, strict=True)]
         flat = [m for group in made for m in group]
+        facts = [
+            [options.index(q.facts[name]) if name in q.facts else -100 for name, options in FACTS.items()]
+            for q, group in zip(questions, made, strict=True)
+            for _ in group
+        ]
         names = ("pixel_values", "image_position_ids")
         if kind == "video":
             names = ("pixel_values_videos", "video_position_ids")
@@ -169,7 +181,9 @@ def make_batch(questions: Sequence[world.Question], writer: Writer) -> Batch:
         mels = [log_mel(s)[0] for s in sounds]
         most = max(len(m) for m in mels)
         valid = [mel_frames(len(s)) for s in sounds]
-        features["input_features"] = torch.tensor(np.stack([np.pad(m, ((0, most - len(m)), (0, 0))) for m in mels]))
+        features["input_features"] = torch.tensor(
+            np.stack([np.pad(m, ((0, most - len(m)), (0, 0))) for m in mels])
+        )
         features["input_features_mask"] = torch.arange(most)[None] < torch.tensor(valid)[:, None]
         rows = [writer.encode(q, [soft_tokens(len(s))]) for q, s in zip(questions, sounds, strict=True)]
     else:
@@ -180,7 +194,7 @@ def make_batch(questions: Sequence[world.Question], writer: Writer) -> Batch:
     for i, (tokens, start) in enumerate(rows):
         ids[i, : len(tokens)] = torch.tensor(tokens)
         labels[i, start : len(tokens)] = torch.tensor(tokens[start:])
-    return Batch(kind, ids, labels, features)
+    return Batch(kind, ids, labels, features, torch.tensor(facts))
 
 
 def spoken(voices: Sequence[str]) -> Any:
@@ -209,15 +223,25 @@ def produce(folder: Path, seed: int, sizes: dict[str, int], out: Any) -> None:
             size = world.size_of(rng)
             match kind:
                 case "image":
-                    made = [(world.shape_picture if rng.integers(3) == 0 else world.digit_picture)(rng, size) for _ in range(count)]
+                    made = [
+                        (world.shape_picture if rng.integers(3) == 0 else world.digit_picture)(rng, size)
+                        for _ in range(count)
+                    ]
                 case "video":
                     made = [world.clip(rng, size) for _ in range(count)]
                 case "audio":
-                    made = [world.tone(rng) if rng.integers(4) == 0 else world.spoken_digit(rng, say) for _ in range(count)]
+                    made = [
+                        world.tone(rng) if rng.integers(4) == 0 else world.spoken_digit(rng, say)
+                        for _ in range(count)
+                    ]
                 case _:
                     made = [world.text_task(rng) for _ in range(count)]
             b = make_batch(made, writer)
-            out.put((b.kind, b.ids.numpy(), b.labels.numpy(), {k: v.numpy() for k, v in b.features.items()}))
+            arrays = {name: value.numpy() for name, value in b.features.items()}
+            for name in arrays:
+                if name.startswith("pixel_values"):  # a quarter of the bytes to hand over
+                    arrays[name] = np.rint(arrays[name] * 255).astype(np.uint8)
+            out.put((b.kind, b.ids.numpy(), b.labels.numpy(), arrays, b.facts.numpy()))
 
 
 def loss_of(model: Any, batch: Batch) -> tuple[torch.Tensor, float]:
@@ -225,7 +249,11 @@ def loss_of(model: Any, batch: Batch) -> tuple[torch.Tensor, float]:
     for number, name in ((1, "<|image|>"), (2, "<|video|>"), (3, "<|audio|>")):
         types[batch.ids == IDS[name]] = number
     output = model.model(
-        input_ids=batch.ids, attention_mask=torch.ones_like(batch.ids), mm_token_type_ids=types, use_cache=False, **batch.features
+        input_ids=batch.ids,
+        attention_mask=torch.ones_like(batch.ids),
+        mm_token_type_ids=types,
+        use_cache=False,
+        **batch.features,
     )
     places = batch.labels[:, 1:] != -100
     logits = model.lm_head(output.last_hidden_state[:, :-1][places])
@@ -235,7 +263,35 @@ def loss_of(model: Any, batch: Batch) -> tuple[torch.Tensor, float]:
     return loss, (logits.argmax(-1) == wanted).float().mean().item()
 
 
-def train(folder: Path, steps: int, minutes: float, sizes: dict[str, int], rate: float, resume: bool) -> None:
+class Seer(torch.nn.Module):
+    """A helper of the training, not of the model: soft tokens of a picture should say what is in it."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        size = model.config.text_config.hidden_size
+        self.heads = torch.nn.ModuleList(
+            [torch.nn.Linear(2 * size, len(options)) for options in FACTS.values()]
+        )
+        model.model.embed_vision.register_forward_hook(self._keep)
+        self.seen: torch.Tensor | None = None
+
+    def _keep(self, module: Any, inputs: Any, output: torch.Tensor) -> None:
+        self.seen = output
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        pictures = self.seen.reshape(len(batch.facts), -1, self.seen.shape[-1])
+        summary = torch.cat([pictures.mean(1), pictures.amax(1)], -1)
+        losses = [
+            cross_entropy(head(summary), batch.facts[:, i], reduction="sum")
+            / max(1, (batch.facts[:, i] >= 0).sum())
+            for i, head in enumerate(self.heads)
+        ]
+        return torch.stack(losses).sum()
+
+
+def train(
+    folder: Path, steps: int, minutes: float, sizes: dict[str, int], rate: float, resume: bool, see: bool
+) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(2)
     if resume:
@@ -249,7 +305,10 @@ def train(folder: Path, steps: int, minutes: float, sizes: dict[str, int], rate:
     queue = context.Queue(8)
     maker = context.Process(target=produce, args=(folder, 1 + int(resume), sizes, queue), daemon=True)
     maker.start()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01, betas=(0.9, 0.98))
+    seer = Seer(model)
+    watched: dict[str, list[float]] = {"facts": []}
+    parameters = [*model.parameters(), *seer.parameters()]
+    optimiser = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.01, betas=(0.9, 0.98))
     began, seen = time.time(), {kind: [] for kind in sizes}
     for step in range(steps):
         part = max(step / steps, (time.time() - began) / 60 / minutes)
@@ -259,16 +318,39 @@ def train(folder: Path, steps: int, minutes: float, sizes: dict[str, int], rate:
             group["lr"] = rate * min(1, (step + 1) / 50) * (0.5 * (1 + math.cos(math.pi * part)) + 0.01)
         optimiser.zero_grad()
         for _ in sizes:
-            kind, ids, labels, features = queue.get()
-            batch = Batch(kind, torch.tensor(ids), torch.tensor(labels), {k: torch.tensor(v) for k, v in features.items()})
-            loss, right = loss_of(model, batch)
-            loss.backward()
+            kind, ids, labels, features, facts = queue.get()
+            tensors = {
+                name: torch.tensor(value) / 255 if value.dtype == np.uint8 else torch.tensor(value)
+                for name, value in features.items()
+            }
+            batch = Batch(kind, torch.tensor(ids), torch.tensor(labels), tensors, torch.tensor(facts))
+            if see:
+                pixels, positions = tensors["pixel_values"], tensors["image_position_ids"]
+                model.model.get_image_features(pixels, positions, return_dict=True)
+                loss, right = seer(batch), 0.0
+            else:
+                loss, right = loss_of(model, batch)
+            if see:
+                watched["facts"].append(loss.item())
+                loss.backward()
+            elif kind in ("image", "video"):
+                extra = seer(batch)
+                watched["facts"].append(extra.item())
+                (loss + extra).backward()
+            else:
+                loss.backward()
             seen[kind].append((loss.item(), right))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         if step % 25 == 24:
-            report = " ".join(f"{k} {np.mean([a for a, _ in v[-25:]]):.3f}/{np.mean([b for _, b in v[-25:]]):.3f}" for k, v in seen.items())
-            print(f"{step + 1} {time.time() - began:.0f}s {report}", flush=True)
+            report = " ".join(
+                f"{k} {np.mean([a for a, _ in v[-25:]]):.3f}/{np.mean([b for _, b in v[-25:]]):.3f}"
+                for k, v in seen.items()
+            )
+            print(
+                f"{step + 1} {time.time() - began:.0f}s {report} facts {np.mean(watched['facts'][-50:]):.3f}",
+                flush=True,
+            )
         if step % 250 == 249:
             save(model, folder)
     save(model, folder)
@@ -284,9 +366,17 @@ def save(model: Any, folder: Path) -> None:
     config["text_config"].setdefault("global_head_dim", 64)
     (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
     ends = [IDS["<eos>"], IDS["<turn|>"], IDS["<|tool_response>"]]
-    generation = {"bos_token_id": IDS["<bos>"], "eos_token_id": ends, "pad_token_id": IDS["<pad>"], "temperature": 0.0}
+    generation = {
+        "bos_token_id": IDS["<bos>"],
+        "eos_token_id": ends,
+        "pad_token_id": IDS["<pad>"],
+        "temperature": 0.0,
+    }
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=1) + "\n")
-    processor = {"image_processor": {"max_soft_tokens": BUDGET}, "video_processor": {"max_soft_tokens": BUDGET}}
+    processor = {
+        "image_processor": {"max_soft_tokens": BUDGET},
+        "video_processor": {"max_soft_tokens": BUDGET},
+    }
     (folder / "processor_config.json").write_text(json.dumps(processor, indent=1) + "\n")
 
 
@@ -309,11 +399,13 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--sizes", default='{"image": 16, "audio": 16, "video": 6, "text": 24}')
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--see", action="store_true", help="teach the vision tower alone")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.resume:
         own_tokenizer.write(options.out, own_tokenizer.build(corpus()), TEMPLATE)
-    train(options.out, options.steps, options.minutes, json.loads(options.sizes), options.rate, options.resume)
+    sizes = json.loads(options.sizes)
+    train(options.out, options.steps, options.minutes, sizes, options.rate, options.resume, options.see)
 
 
 if __name__ == "__main__":
