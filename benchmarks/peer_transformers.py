@@ -5,7 +5,12 @@ import sys
 import time
 
 import torch
-from transformers import AutoModelForCausalLM
+
+_library = torch.library.Library("torchvision", "DEF")  # a torchvision built for CUDA lacks these
+for _name in ("nms", "qnms"):
+    _library.define(_name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+from transformers import AutoModelForCausalLM  # noqa: E402
 
 folder, prompt, tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(int(sys.argv[4]))

@@ -32,8 +32,11 @@ SHAPES = ("circle", "square", "triangle", "cross")
 WAYS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 TONES = {"low": (180.0, 320.0), "middle": (700.0, 1000.0), "high": (2200.0, 3400.0)}
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-VOICES = ("en-us", "en-us+m3", "en-us+f2", "en-gb", "en-us+f4", "en-us+m7")
-UNHEARD = ("en-us+m1", "en-gb+f3")  # kept for measurements
+VOICES = (
+    "en-us", "en-gb", "en-us+m1", "en-us+m2", "en-us+m3", "en-us+m4", "en-us+m5", "en-us+m7", "en-us+f1",
+    "en-us+f2", "en-us+f4", "en-us+f5", "en-gb+m3", "en-gb+m1", "en-gb+f2", "en-gb+f4",
+)  # fmt: skip
+UNHEARD = ("en-us+m6", "en-gb+f3")  # kept for measurements
 CITIES = ("Paris", "Rome", "Oslo", "Lima", "Cairo", "Delhi", "Tokyo", "Berlin", "Madrid", "Vienna")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

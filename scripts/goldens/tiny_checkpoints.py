@@ -8,7 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 PARITY = Path(__file__).parents[2] / "tests" / "parity"
 VOCAB, PROMPTS, GREEDY = 160, (5, 12, 40), 16
@@ -58,6 +67,21 @@ def models() -> dict[str, torch.nn.Module]:
                 rope_parameters=linear,
             )
         ),
+        "qwen3": Qwen3ForCausalLM(
+            Qwen3Config(**BASE, num_hidden_layers=3, head_dim=16, rope_parameters=plain)
+        ),
+        "qwen3_moe": Qwen3MoeForCausalLM(
+            Qwen3MoeConfig(
+                **BASE,
+                num_hidden_layers=2,
+                head_dim=16,
+                moe_intermediate_size=24,
+                num_experts=6,
+                num_experts_per_tok=2,
+                norm_topk_prob=True,
+                rope_parameters=plain,
+            )
+        ),
         "gemma3": Gemma3ForCausalLM(
             Gemma3TextConfig(
                 **{**BASE, "num_key_value_heads": 1},
@@ -89,6 +113,8 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
 def older_dialect(config: dict) -> dict:
     """The same settings as files written before transformers 5 spell them."""
     rope = config.pop("rope_parameters")
+    if "num_local_experts" in config:
+        config["num_experts"] = config.pop("num_local_experts")
     if SLIDING in rope:
         config["rope_local_base_freq"] = rope[SLIDING]["rope_theta"]
         config["rope_theta"] = rope[FULL]["rope_theta"]

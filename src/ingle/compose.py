@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ingle.contracts.cache import StateLayout
 from ingle.contracts.graph import ModelGraph
 from ingle.contracts.model_config import ModelConfig
 from ingle.contracts.text_assets import TextAssets
-from ingle.contracts.weights import Dense
+from ingle.contracts.weights import Weight, part
 from ingle.engine.handle import EngineInfo
 from ingle.engine.loop import Engine
 from ingle.engine.memory import RowMemory, available_bytes
@@ -104,12 +105,7 @@ def fit(path: Path, *, tokens: int, rows: int, config: EngineConfig | None = Non
     checkpoint, dtype = open_checkpoint(path), _dtype(config.dtype)
     weights = 0
     for name in checkpoint.weights.names():
-        weight = checkpoint.weights.take(name)
-        if isinstance(weight, Dense) and len(weight.shape) == 1:
-            weights += 4 * weight.shape[0]
-            continue
-        packed = pack_linear(weight, dtype)
-        weights += packed.nbytes
+        weights += _packed_bytes(checkpoint.weights.take(name), dtype)
         mx.clear_cache()
     layout = layout_of(checkpoint.config, itemsize(dtype))
     kinds: list[tuple[str, int, int]] = []
@@ -129,6 +125,15 @@ def fit(path: Path, *, tokens: int, rows: int, config: EngineConfig | None = Non
         weights + rows * row + transients,
         available_bytes(),
     )
+
+
+def _packed_bytes(weight: Weight, dtype: mx.Dtype) -> int:
+    """What a tensor takes once it is read: matrices and stacks of them in the form of products."""
+    if len(weight.shape) == 2:
+        return pack_linear(weight, dtype).nbytes
+    if len(weight.shape) == 3:
+        return sum(pack_linear(part(weight, i), dtype).nbytes for i in range(weight.shape[0]))
+    return 4 * math.prod(weight.shape)
 
 
 def _identity(path: Path, dtype: mx.Dtype) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,13 +27,13 @@ from ingle.cache.arrays import ArrayState
 from ingle.config import EngineConfig
 from ingle.contracts.cache import KEY_BLOCK, Retention, RowState
 from ingle.contracts.graph import ModelGraph, Phase, PhaseGroup
-from ingle.contracts.request import Request, SamplingParams, Started
+from ingle.contracts.request import ContentSpan, Request, SamplingParams, Started
 from ingle.engine.handle import EngineInfo
 from ingle.engine.loop import Engine
 from ingle.engine.residents import Residents
 from ingle.forward.packed import forward
 from ingle.kernels import ops
-from support import toy
+from support import gemma4, toy
 from support.collect import Collector
 from support.stepped import SteppedEngine
 from support.toy import ToyGraph
@@ -54,12 +55,56 @@ class FixedPace:
         pass
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """Of prompts. It can be cut anywhere but inside a piece of media."""
+
+    ids: tuple[int, ...]
+    content: tuple[ContentSpan, ...] = ()
+
+    def cut(self, length: int) -> Beginning:
+        length = next((s.end for s in self.content if s.start < length < s.end), length)
+        return Beginning(self.ids[:length], tuple(s for s in self.content if s.end <= length))
+
+
+def text_beginnings() -> list[Beginning]:
+    sizes = ((3, 64), (3, 200), (7, 130), (11, 40))
+    return [Beginning(tuple((i * step) % 50 + 3 for i in range(n))) for step, n in sizes]
+
+
+def media_beginnings(*, sounds: bool) -> list[Beginning]:
+    """Prompts of pictures, frames and sounds; some begin alike and go on with other pictures of one size."""
+    tokens = {"image": 82, "video": 86, "audio": 83}
+    pieces = [gemma4.picture("image", c, r, False, seed) for c, r, seed in ((5, 4, 1), (5, 4, 2), (4, 10, 3))]
+    pieces += [gemma4.picture("video", 3, 3, False, seed) for seed in (4, 5)]
+    pieces.append(gemma4.sound(False) if sounds else gemma4.picture("image", 9, 3, False, 6))
+    out: list[Beginning] = []
+    for order in ((0, 2, 3, 5), (0, 2, 4, 5), (1, 2), (5, 0)):
+        ids, content = [3 + i % 40 for i in range(70)], list[ContentSpan]()
+        for block in (pieces[i] for i in order):
+            start = len(ids)
+            ids += [tokens[block.kind]] * block.soft_tokens
+            content.append(ContentSpan(start, len(ids), block.digest, block))
+            ids += range(10, 24)
+        out.append(Beginning(tuple(ids), tuple(content)))
+    return out
+
+
 class Subject:
     """A graph, and what its requests get alone."""
 
-    def __init__(self, build: Callable[[], ModelGraph], vocab: int, *, exact: bool) -> None:
+    def __init__(
+        self,
+        build: Callable[[], ModelGraph],
+        vocab: int,
+        *,
+        exact: bool,
+        beginnings: list[Beginning] | None = None,
+    ) -> None:
         self.build, self.vocab, self.exact = build, vocab, exact
-        self.info = EngineInfo(vocab_size=vocab, context_length=CONTEXT, backend="test")
+        self.beginnings = beginnings or text_beginnings()
+        media = any(beginning.content for beginning in self.beginnings)
+        self.info = EngineInfo(vocab_size=vocab, context_length=CONTEXT, backend="test", takes_media=media)
         self._alone: Engine | None = None
         self._known: dict[Any, Any] = {}
 
@@ -70,14 +115,22 @@ class Subject:
     def reference(self, request: Request) -> tuple[list[int], Any]:
         """(tokens, log-probabilities) of the request alone."""
         sampling = request.sampling
-        key = (request.prompt, sampling.seed, sampling.temperature, sampling.max_tokens, sampling.top_k)
+        content = request.content
+        key = (
+            request.prompt,
+            content,
+            sampling.seed,
+            sampling.temperature,
+            sampling.max_tokens,
+            sampling.top_k,
+        )
         if key not in self._known:
             if self._alone is None:
                 config = EngineConfig(max_rows=1, window_tokens=512, prompt_cache_bytes=0)
                 self._alone = Engine(self.build, self.info, config, row_invariant=self.exact)
             got = Collector()
             id = f"alone-{len(self._known)}"
-            self._alone.submit(Request(id=id, prompt=request.prompt, sampling=sampling, cache_key=None), got)
+            self._alone.submit(replace(request, id=id, cache_key=None, priority=0), got)
             assert got.wait(id).reason == "length"
             self._known[key] = got.tokens(id), got.logprobs(id)
         return self._known[key]
@@ -87,21 +140,22 @@ class Subject:
             self._alone.close()
 
 
-def fixture(name: str) -> Subject:
+def fixture(name: str, beginnings: list[Beginning] | None = None) -> Subject:
     def build() -> ModelGraph:
         return compose.load_graph(FIXTURES / name)[0]
 
-    return Subject(
-        build, compose.load_graph(FIXTURES / name)[1].vocab_size, exact=ops.row_invariant(mx.float32)
-    )
+    vocab = compose.load_graph(FIXTURES / name)[1].vocab_size
+    return Subject(build, vocab, exact=ops.row_invariant(mx.float32), beginnings=beginnings)
 
 
 SUBJECTS: dict[str, Callable[[], Subject]] = {
     "toy": lambda: Subject(lambda: ToyGraph(recurrent=True), toy.POISON, exact=False),
     "llama": lambda: fixture("llama"),
     "gemma3": lambda: fixture("gemma3"),
+    "gemma4_e": lambda: fixture("gemma4_e", media_beginnings(sounds=True)),
+    "gemma4_dense": lambda: fixture("gemma4_dense", media_beginnings(sounds=False)),
+    "gemma4_moe": lambda: fixture("gemma4_moe", media_beginnings(sounds=False)),
 }
-BEGINNINGS = [[(i * step) % 50 + 3 for i in range(n)] for step, n in ((3, 64), (3, 200), (7, 130), (11, 40))]
 
 
 class Machine(RuleBasedStateMachine):
@@ -118,7 +172,7 @@ class Machine(RuleBasedStateMachine):
         self.cut(window)
 
     @rule(
-        beginning=st.sampled_from(BEGINNINGS),
+        beginning=st.integers(0, 3),
         length=st.integers(1, 200),
         tail=st.lists(st.integers(3, 52), max_size=20),
         temperature=st.sampled_from([0.0, 0.9]),
@@ -131,7 +185,7 @@ class Machine(RuleBasedStateMachine):
     )
     def submit(
         self,
-        beginning: list[int],
+        beginning: int,
         length: int,
         tail: list[int],
         temperature: float,
@@ -150,8 +204,10 @@ class Machine(RuleBasedStateMachine):
                 max_tokens=max_tokens,
                 top_logprobs=2,
             )
-            prompt = (*beginning[:length], *tail)
-            self.send(prompt, sampling, priority, b"" if cached else None)
+            start = self.subject.beginnings[beginning].cut(length)
+            self.send(
+                Beginning((*start.ids, *tail), start.content), sampling, priority, b"" if cached else None
+            )
 
     @rule(which=st.integers(0, 10), more=st.lists(st.integers(3, 52), min_size=1, max_size=9))
     def next_turn(self, which: int, more: list[int]) -> None:
@@ -161,7 +217,7 @@ class Machine(RuleBasedStateMachine):
             job = self.jobs[done[which % len(done)]]
             prompt = (*job.prompt, *self.got.tokens(job.id), *more)
             if len(prompt) < 400:
-                self.send(prompt, job.sampling, 0, b"")
+                self.send(Beginning(prompt, job.content), job.sampling, 0, b"")
 
     @rule(which=st.integers(0, 30))
     def cancel(self, which: int) -> None:
@@ -226,11 +282,16 @@ class Machine(RuleBasedStateMachine):
             self.engine.close()
             self.folder.cleanup()
 
-    def send(
-        self, prompt: tuple[int, ...], sampling: SamplingParams, priority: int, key: bytes | None
-    ) -> None:
+    def send(self, start: Beginning, sampling: SamplingParams, priority: int, key: bytes | None) -> None:
         id = f"j{next(self.numbers)}"
-        self.jobs[id] = Request(id=id, prompt=prompt, sampling=sampling, priority=priority, cache_key=key)
+        self.jobs[id] = Request(
+            id=id,
+            prompt=start.ids,
+            content=start.content,
+            sampling=sampling,
+            priority=priority,
+            cache_key=key,
+        )
         self.engine.submit(self.jobs[id], self.got)
 
 
@@ -261,24 +322,25 @@ def busy_hour(subject: Subject) -> None:
     engine, got = subject.engine(), Collector()
     jobs: list[Request] = []
 
-    def send(prompt: list[int], seed: int, max_tokens: int) -> None:
+    def send(start: Beginning, tail: list[int], seed: int, max_tokens: int) -> None:
         sampling = SamplingParams(temperature=0.8, seed=seed, max_tokens=max_tokens, top_logprobs=1)
-        jobs.append(Request(id=f"b{len(jobs)}", prompt=tuple(prompt), sampling=sampling))
+        prompt = (*start.ids, *tail)
+        jobs.append(Request(id=f"b{len(jobs)}", prompt=prompt, content=start.content, sampling=sampling))
         engine.submit(jobs[-1], got)
 
     def pause(rows: Residents) -> None:
         rows._pause(next(iter(rows.running.values())))  # pyright: ignore[reportPrivateUsage]
 
     try:
-        for number, beginning in enumerate(BEGINNINGS):
-            send([*beginning, 5 + number], number, 40 + 30 * number)
+        for number, beginning in enumerate(subject.beginnings):
+            send(beginning, [5 + number], number, 40 + 30 * number)
             engine.step(4)
         engine.cancel(jobs[0].id)
         engine.step(3)
         engine.between_steps(pause)
         engine.step(3)
-        for number, beginning in enumerate(BEGINNINGS):
-            send([*beginning[:150], 9, 9, 9 + number], 7 + number, 70)
+        for number, beginning in enumerate(subject.beginnings):
+            send(beginning.cut(150), [9, 9, 9 + number], 7 + number, 70)
             engine.step(3)
         engine.finish()
         for job in jobs:

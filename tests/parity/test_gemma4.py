@@ -139,8 +139,8 @@ def test_skipped_tokens_change_nothing(name: str, graph: ModelGraph) -> None:
     assert last.shape == (1, 1, whole.shape[2]) and none.shape[1] == 0
     assert mx.array_equal(last[0, 0], whole[0, -1]).item()
     more = mx.array([[5]], mx.int32)
-    both = [forward(graph, [PhaseGroup(Phase.DECODE, more, s)])[0] for s in (state, other)]
-    assert mx.array_equal(*both).item()
+    first, second = (forward(graph, [PhaseGroup(Phase.DECODE, more, s)])[0] for s in (state, other))
+    assert mx.array_equal(first, second).item()
 
 
 def test_both_dialects_give_one_configuration(name: str, tmp_path: Path) -> None:
@@ -247,8 +247,10 @@ def test_keys_of_sharing_layers_may_be_there(tmp_path: Path) -> None:
     tensors["model.language_model.layers.5.self_attn.k_proj.weight"] = mx.ones((8, 32))
     mx.save_safetensors(str(folder / "model.safetensors"), tensors)
     ids = prompt(SIZES["short"])
-    both = [hidden_of(compose.load_graph(f)[0], ids, []) for f in (folder, HERE / "fixtures" / "gemma4_e")]
-    assert mx.array_equal(*both).item()
+    more, plain = (
+        hidden_of(compose.load_graph(f)[0], ids, []) for f in (folder, HERE / "fixtures" / "gemma4_e")
+    )
+    assert mx.array_equal(more, plain).item()
 
 
 def test_features_of_another_size_are_an_error(graph: ModelGraph, name: str) -> None:

@@ -19,7 +19,7 @@ from ingle.weights.checkpoint import open_checkpoint
 from support.collect import Collector
 
 HERE = Path(__file__).parent
-NAMES = ("llama", "llama3", "llama_bias", "gemma3")
+NAMES = ("llama", "llama3", "llama_bias", "gemma3", "qwen3", "qwen3_moe")
 TOLERANCE = 1e-5  # absolute, on logits of standard deviation about 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ingle.env import Environment
-from ingle.weights.catalog import CATALOG
+from ingle.weights.catalog import CATALOG, BundledModel
 from ingle.weights.package_source import catalog_path
 
 
@@ -17,7 +17,8 @@ def run(args: argparse.Namespace) -> int:
     folder = Environment.read().models_dir
     width = max(map(len, CATALOG))
     for model in CATALOG.values():
-        here = "here" if catalog_path(model, folder).is_file() else "not fetched"
+        bundled = isinstance(model, BundledModel)
+        here = "here" if bundled or catalog_path(model, folder).is_file() else "not fetched"
         print(
             f"{model.name:{width}}  {model.nbytes / 1e6:7.1f} MB  {here:11}  {model.about}; {model.licence}"
         )

@@ -45,6 +45,7 @@ class MediaAssets:
     image_budget: int = 280  # soft tokens of a picture
     frame_budget: int = 70  # of a frame of a clip
     clip_frames: int = 32
+    max_side: int = 10_240  # patches: places of a picture's longer side
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class MediaSpec:
     image_budget: int = 280
     frame_budget: int = 70
     clip_frames: int = 32
+    max_side: int = 10_240
 
 
 @dataclass(frozen=True, slots=True)

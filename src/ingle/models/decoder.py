@@ -67,27 +67,33 @@ class WeightReader:
             c.activation,
         )
 
-    def experts(self, name: str, experts: ExpertsConfig) -> Experts:
-        """Stacked [count, outputs, inputs], as transformers names them or as MLX does."""
+    def experts(self, name: str, stacked: str, experts: ExpertsConfig) -> Experts:
+        """In one of three forms: each expert's matrices at `name`.N, as transformers has them for Qwen3;
+        gate and up of all in one tensor at `name`, as for Gemma 4; each kind stacked at `stacked`, as MLX
+        has them."""
         inner, hidden = experts.intermediate_size, self._config.hidden_size
+        shapes = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
         if self._source.has(f"{name}.gate_up_proj"):
             both = self._stacked(f"{name}.gate_up_proj", (experts.count, 2 * inner, hidden))
-            gate, up = [part(w, slice(0, inner)) for w in both], [part(w, slice(inner, None)) for w in both]
             down = self._stacked(f"{name}.down_proj", (experts.count, hidden, inner))
+            weights = [
+                [part(w, slice(0, inner)) for w in both],
+                [part(w, slice(inner, None)) for w in both],
+                down,
+            ]
+        elif self._source.has(f"{stacked}.gate_proj.weight"):
+            weights = [
+                self._stacked(f"{stacked}.{which}_proj.weight", (experts.count, *shape))
+                for which, shape in shapes.items()
+            ]
         else:
-            gate, up, down = (
-                self._stacked(f"{name}.switch_glu.{part}_proj.weight", (experts.count, *shape))
-                for part, shape in (
-                    ("gate", (inner, hidden)),
-                    ("up", (inner, hidden)),
-                    ("down", (hidden, inner)),
-                )
-            )
-
-        def linears(weights: list[Weight]) -> list[Linear]:
-            return [Linear(weight, self._dtype) for weight in weights]
-
-        return Experts(linears(gate), linears(up), linears(down), self._config.activation)
+            linears = [
+                [self.linear(f"{name}.{i}.{which}_proj", *shape) for i in range(experts.count)]
+                for which, shape in shapes.items()
+            ]
+            return Experts(linears[0], linears[1], linears[2], self._config.activation)
+        gate, up, down = ([Linear(w, self._dtype) for w in group] for group in weights)
+        return Experts(gate, up, down, self._config.activation)
 
     def _stacked(self, name: str, shape: tuple[int, int, int]) -> list[Weight]:
         weight = self._source.take(name)

@@ -60,7 +60,7 @@ def build(config: ModelConfig, source: WeightSource, dtype: mx.Dtype) -> Decoder
             dense_norm=reader.norm(f"{name}.post_feedforward_layernorm_1", size),
             router=router(f"{name}.router", config.experts),
             norm=reader.norm(f"{name}.pre_feedforward_layernorm_2", size),
-            experts=reader.experts(f"{name}.experts", config.experts),
+            experts=reader.experts(f"{name}.experts", f"{name}.experts.switch_glu", config.experts),
             experts_norm=reader.norm(f"{name}.post_feedforward_layernorm_2", size),
         )
 

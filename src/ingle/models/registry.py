@@ -11,7 +11,7 @@ from ingle.contracts.graph import ModelGraph
 from ingle.contracts.model_config import ModelConfig
 from ingle.contracts.weights import WeightSource
 from ingle.errors import CheckpointError
-from ingle.models import gemma3, gemma4, llama
+from ingle.models import gemma3, gemma4, llama, qwen3
 
 Builder: TypeAlias = Callable[[ModelConfig, WeightSource, mx.Dtype], ModelGraph]
 
@@ -19,6 +19,7 @@ FAMILIES: Mapping[str, Builder] = {
     "llama": llama.build,
     "gemma3": gemma3.build,
     "gemma4": gemma4.build,
+    "qwen3": qwen3.build,
 }
 
 

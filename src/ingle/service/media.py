@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ingle.config import MediaConfig
 from ingle.contracts.media import LoadedMedia, MediaObserver, MediaPart, MediaSpec
-from ingle.errors import InvalidRequest
+from ingle.errors import InvalidRequest, MediaRefused
 from ingle.media.loader import MediaLoader
 from ingle.service.generation import Prompt
 from ingle.service.models import TextModel
@@ -69,7 +69,23 @@ async def load_media(
             )
     if not parts or media is None or model.media is None:
         return ()
-    return await media.load(parts, model.media, request_id)
+    loaded = await media.load(parts, model.media, request_id)
+    for item in loaded:
+        _check_places(item, model.media.max_side)
+    return loaded
+
+
+def _check_places(item: LoadedMedia, limit: int) -> None:
+    """A picture longer than the model's table of positions cannot be placed."""
+    for block in item.blocks:
+        positions = block.arrays.get("positions")
+        if positions is not None and (side := int(positions.max()) + 1) > limit:
+            raise MediaRefused(
+                f"{item.part.where}: the picture is {side} patches long once it is scaled, the model has "
+                f"places for {limit}; send it with less detail or less elongated",
+                param=item.part.where,
+                code="media_too_large",
+            )
 
 
 def with_kinds(messages: list[dict[str, Any]], loaded: Sequence[LoadedMedia]) -> list[dict[str, Any]]:

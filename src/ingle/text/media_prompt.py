@@ -38,6 +38,7 @@ def resolve_tokens(assets: MediaAssets, tokenizer: Tokenizer) -> MediaSpec:
         image_budget=assets.image_budget,
         frame_budget=assets.frame_budget,
         clip_frames=assets.clip_frames,
+        max_side=assets.max_side,
     )
 
 

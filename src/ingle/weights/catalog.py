@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,20 @@ class PackagePart:
     wheel_sha256: str
     member: str  # path in the wheel
     member_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BundledModel:
+    """A folder that comes with Ingle."""
+
+    name: str
+    nbytes: int
+    licence: str
+    about: str
+
+    @property
+    def path(self) -> Path:
+        return _BUNDLED / self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +52,18 @@ _GEMMA_WHEELS = (
     ("1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38", 61_223_616),
 )
 
+_BUNDLED = Path(__file__).parents[1] / "bundled"
+
 DEFAULT_MODEL = "smollm2-135m-instruct"
-CATALOG: Mapping[str, CatalogModel] = {
+CATALOG: Mapping[str, CatalogModel | BundledModel] = {
     model.name: model
     for model in (
+        BundledModel(
+            name="tiny-gemma4",
+            nbytes=2_500_000,
+            licence="Apache-2.0",
+            about="Gemma 4's form in miniature: sees digits and shapes, hears tones and digits (for tests)",
+        ),
         CatalogModel(
             name=DEFAULT_MODEL,
             file="SmolLM2-135M-Instruct.Q4_1.gguf",

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ingle.contracts.model_config import ModelConfig
+from ingle.contracts.model_config import ExpertsConfig, ModelConfig
 from ingle.weights import hf_gemma4
 from ingle.weights.fields import Fields
 from ingle.weights.hf_shared import KIND_NAMES, common, layer_kinds, rope_of, rope_section
@@ -71,6 +71,46 @@ def _llama(fields: Fields, eos_token_ids: tuple[int, ...]) -> ModelConfig:
     )
 
 
+def _qwen3(fields: Fields, eos_token_ids: tuple[int, ...]) -> ModelConfig:
+    shared = common(fields, eos_token_ids)
+    if fields.text("hidden_act", "silu") not in ("silu", "swish"):
+        raise fields.refuse("hidden_act", "silu")
+    if fields.boolean("use_sliding_window", False):
+        raise fields.refuse("use_sliding_window", "false")
+    context = fields.integer("max_position_embeddings", 32_768)
+    head_dim = fields.integer("head_dim", 128)
+    bias = fields.boolean("attention_bias", False)
+    return ModelConfig(
+        **shared,
+        family="qwen3",
+        head_dim=head_dim,
+        context_length=context,
+        activation="silu",
+        tied_head=fields.boolean("tie_word_embeddings", False),
+        layer_kinds=("full",) * shared["num_layers"],
+        rope={"full": rope_of(*rope_section(fields, "full"), context)},
+        attention_scale=head_dim**-0.5,
+        attention_bias=bias,
+        output_bias=bias,
+        experts=_qwen3_experts(fields) if fields.text("model_type") == "qwen3_moe" else None,
+    )
+
+
+def _qwen3_experts(fields: Fields) -> ExpertsConfig:
+    """transformers 5 writes `num_local_experts`, older files `num_experts`."""
+    if fields.integer("decoder_sparse_step", 1) != 1:
+        raise fields.refuse("decoder_sparse_step", "1: experts in every layer")
+    if fields.has("mlp_only_layers") and fields.sequence("mlp_only_layers"):
+        raise fields.refuse("mlp_only_layers", "none: experts in every layer")
+    if not fields.boolean("norm_topk_prob", False):
+        raise fields.refuse("norm_topk_prob", "true")
+    return ExpertsConfig(
+        count=fields.integer("num_local_experts", fields.integer("num_experts", 128)),
+        active=fields.integer("num_experts_per_tok", 8),
+        intermediate_size=fields.integer("moe_intermediate_size", 768),
+    )
+
+
 def _gemma3_text(fields: Fields, eos_token_ids: tuple[int, ...]) -> ModelConfig:
     shared = common(fields, eos_token_ids)
     if fields.text("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
@@ -111,6 +151,8 @@ _READERS: Mapping[str, Callable[[Fields, tuple[int, ...]], ModelConfig]] = {
     "llama": _llama,
     "mistral": _llama,
     "minicpm": _llama,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3,
     "gemma3_text": _gemma3_text,
     "gemma3": _gemma3,
     **hf_gemma4.READERS,

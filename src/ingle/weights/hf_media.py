@@ -56,7 +56,17 @@ def media_assets(
         towers=towers,
         image_budget=_budget(processor, "image_processor", 280),
         frame_budget=_budget(processor, "video_processor", 70),
+        max_side=_max_side(config),
     )
+
+
+def _max_side(config: Mapping[str, Any]) -> int:
+    vision: Any = config.get("vision_config")
+    settings = cast("dict[str, Any]", vision) if isinstance(vision, dict) else {}
+    for key in ("position_embedding_size", "mm_posemb_size"):
+        if isinstance(settings.get(key), int):
+            return settings[key]
+    return 10_240
 
 
 def _budget(processor: Mapping[str, Any], section: str, default: int) -> int:

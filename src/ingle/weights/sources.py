@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingle.config import StoreConfig
 from ingle.errors import SourceError
-from ingle.weights.catalog import CATALOG
+from ingle.weights.catalog import CATALOG, BundledModel
 from ingle.weights.package_source import Progress, catalog_path, fetch
 
 _HUB_ID = re.compile(r"(?P<repo>[\w][\w.-]*/[\w][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
@@ -49,6 +49,8 @@ def resolve(reference: str, store: StoreConfig, progress: Progress = _quiet) -> 
 
 def _catalog(reference: str, store: StoreConfig, progress: Progress) -> Path:
     model = CATALOG[reference]
+    if isinstance(model, BundledModel):
+        return model.path
     path = catalog_path(model, store.models_dir)
     if path.is_file():
         return path
