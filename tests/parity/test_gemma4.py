@@ -259,3 +259,72 @@ def test_features_of_another_size_are_an_error(graph: ModelGraph, name: str) -> 
         graph.encode(Block("image", 7, b"", block.arrays))
     with pytest.raises(ValueError, match="no encoder for audio"):
         graph.encode(Block("audio", 7, b"", {}))
+
+
+def as_mlx_writes_it(source: Path, folder: Path, *, codes: bool) -> Path:
+    """MLX's names and layout: attention and MLPs in 4 bits, down projections in 8, other tensors dense.
+
+    Without `codes` the same values, dense.
+    """
+    config = json.loads((source / "config.json").read_text())
+    settings: dict[str, Any] = {"group_size": 32, "bits": 4}
+    tensors: dict[str, mx.array] = {}
+
+    def put(name: str, values: mx.array) -> None:
+        stem, _, kind = name.rpartition(".")
+        text = name.startswith("language_model.") and kind == "weight" and "per_layer" not in name
+        if not text or values.ndim < 2 or values.shape[-1] % 32:
+            tensors[name] = values
+            if text and values.ndim >= 2:
+                settings[stem] = False
+            return
+        bits = 8 if "down_proj" in name else 4
+        parts = mx.quantize(values.astype(mx.float32), group_size=32, bits=bits)
+        if bits == 8:
+            settings[stem] = {"group_size": 32, "bits": 8}
+        if codes:
+            tensors.update(zip((name, f"{stem}.scales", f"{stem}.biases"), parts, strict=True))
+        else:
+            tensors[name] = mx.dequantize(*parts, group_size=32, bits=bits)
+
+    for name, values in dict(mx.load(str(source / "model.safetensors")).items()).items():  # type: ignore[union-attr]
+        name = name.removeprefix("model.").replace("language_model.", "language_model.model.")
+        if name.endswith("experts.gate_up_proj"):
+            stem = name.removesuffix("gate_up_proj") + "switch_glu"
+            gate, up = mx.split(values, 2, axis=1)
+            put(f"{stem}.gate_proj.weight", gate)
+            put(f"{stem}.up_proj.weight", up)
+        elif name.endswith("experts.down_proj"):
+            put(name.replace("down_proj", "switch_glu.down_proj.weight"), values)
+        elif values.ndim == 4:  # convolutions: channels last
+            put(name, mx.contiguous(mx.moveaxis(values, 1, -1)))
+        elif "depthwise" in name:
+            put(name, mx.contiguous(values.swapaxes(1, 2)))
+        else:
+            put(name, values)
+    if codes:
+        config["quantization"] = settings
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    mx.save_safetensors(str(folder / "model.safetensors"), tensors)
+    return folder
+
+
+def test_checkpoints_of_mlx(name: str, tmp_path: Path, golden: dict[str, Any]) -> None:
+    """Mixed widths and the other layout: the model that their values say, features as they were."""
+    source = HERE / "fixtures" / name
+    (coded, config), (dense, _) = (
+        compose.load_graph(as_mlx_writes_it(source, tmp_path / str(codes), codes=codes), "float32")
+        for codes in (True, False)
+    )
+    assert config == open_checkpoint(source).config
+    media = "mixed" if "mixed.logits" in golden else "images"
+    inputs = case(media, name == "gemma4_flat")
+    logits = np.array(dense.logits(hidden_of(dense, inputs.ids, [], inputs)))
+    # Products with codes may round activations to bfloat16.
+    assert difference(coded, hidden_of(coded, inputs.ids, [], inputs), logits) < 0.15
+    assert np.abs(logits - golden[f"{media}.logits"]).max() > 1e-3  # the codes are in use
+    block = inputs.blocks[0]
+    expected = golden[f"features.{block.kind}"] if media == "mixed" else None
+    if expected is not None:
+        assert np.abs(np.array(coded.encode(block)) - expected).max() < FEATURES

@@ -16,7 +16,6 @@ from ingle.contracts.graph import GraphLayer
 from ingle.contracts.media import Block
 from ingle.contracts.model_config import ExpertsConfig, LayerKind, ModelConfig
 from ingle.contracts.weights import Weight, WeightSource, part
-from ingle.errors import CheckpointError
 from ingle.layers.attention import Attention
 from ingle.layers.experts import Experts
 from ingle.layers.linear import Embedding, Linear, dense_vector
@@ -25,6 +24,7 @@ from ingle.layers.norm import RMSNorm
 from ingle.layers.per_layer import PerLayerEmbedding
 from ingle.layers.rope import Rope
 from ingle.models.encoders import MAX_BLOCK, Encoders, encoder_bytes
+from ingle.models.reading import take_shaped
 
 _DRAFT_SLACK = 32  # positions that can be taken back after the window has moved on
 
@@ -42,12 +42,7 @@ class WeightReader:
         Raises:
             CheckpointError: missing, or another shape than the configuration says.
         """
-        weight = self._source.take(f"{name}.weight")
-        if tuple(weight.shape) != (outputs, inputs):
-            raise CheckpointError(
-                f"tensor {name + '.weight'!r} has shape {tuple(weight.shape)}, "
-                f"the configuration says ({outputs}, {inputs})"
-            )
+        weight = take_shaped(self._source, f"{name}.weight", outputs, inputs)
         return Linear(weight, self._dtype, self.vector(f"{name}.bias", outputs) if bias else None)
 
     def norm(self, name: str, size: int) -> RMSNorm:
@@ -96,11 +91,7 @@ class WeightReader:
         return Experts(gate, up, down, self._config.activation)
 
     def _stacked(self, name: str, shape: tuple[int, int, int]) -> list[Weight]:
-        weight = self._source.take(name)
-        if tuple(weight.shape) != shape:
-            raise CheckpointError(
-                f"tensor {name!r} has shape {tuple(weight.shape)}, the configuration says {shape}"
-            )
+        weight = take_shaped(self._source, name, *shape)
         return [part(weight, number) for number in range(shape[0])]
 
     def attention(self, name: str, index: int, *, qk_norm: bool = False, v_norm: bool = False) -> Attention:

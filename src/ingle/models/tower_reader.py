@@ -13,6 +13,7 @@ from ingle.errors import CheckpointError
 from ingle.layers.clipped import Bounds, ClippedLinear
 from ingle.layers.linear import Linear
 from ingle.layers.norm import RMSNorm
+from ingle.models.reading import take_shaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,9 @@ class TowerReader:
         Raises:
             CheckpointError: missing, quantised or of another shape.
         """
-        weight = self.source.take(name)
-        if not isinstance(weight, Dense) or tuple(weight.shape) != shape:
-            raise CheckpointError(f"tensor {name!r} has shape {tuple(weight.shape)}, expected dense {shape}")
+        weight = take_shaped(self.source, name, *shape)
+        if not isinstance(weight, Dense):
+            raise CheckpointError(f"tensor {name!r} is quantised, expected dense values")
         values = weight.values.astype(self.dtype)
         mx.eval(values)
         return values
@@ -57,12 +58,7 @@ class TowerReader:
         return values
 
     def linear(self, name: str, outputs: int, inputs: int, *, bias: bool = False) -> Linear:
-        weight = self.source.take(f"{name}.weight")
-        if tuple(weight.shape) != (outputs, inputs):
-            raise CheckpointError(
-                f"tensor {name + '.weight'!r} has shape {tuple(weight.shape)}, "
-                f"the configuration says ({outputs}, {inputs})"
-            )
+        weight = take_shaped(self.source, f"{name}.weight", outputs, inputs)
         return Linear(weight, self.dtype, self.tensor(f"{name}.bias", outputs) if bias else None)
 
     def clipped_linear(self, name: str, outputs: int, inputs: int) -> ClippedLinear:
