@@ -136,9 +136,8 @@ mx::array decoder_layers(const std::vector<std::shared_ptr<BoundLayer>>& layers,
   inputs.insert(inputs.end(), after.begin(), after.end());
   return call("IngleDecoderLayers", hidden.shape(), mx::float32, inputs, [=](const Pointers& at) {
     std::memcpy(at.back(), at[0], static_cast<size_t>(tokens) * size * sizeof(float));
-    Step now = *step;
-    if (with_sides) now.sides = as<float>(at[1]);
-    if (tokens > 0 && !layers.empty()) run_layers(run, now, as<float>(at.back()), size);
+    if (with_sides) step->sides = as<float>(at[1]);
+    if (tokens > 0 && !layers.empty()) run_layers(run, *step, as<float>(at.back()), size);
   });
 }
 

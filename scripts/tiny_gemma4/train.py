@@ -327,19 +327,15 @@ def train(
             if see:
                 pixels, positions = tensors["pixel_values"], tensors["image_position_ids"]
                 model.model.get_image_features(pixels, positions, return_dict=True)
-                loss, right = seer(batch), 0.0
+                loss, right = torch.zeros(()), 0.0
             else:
                 loss, right = loss_of(model, batch)
-            if see:
-                watched["facts"].append(loss.item())
-                loss.backward()
-            elif kind in ("image", "video"):
+            seen[kind].append((loss.item(), right))
+            if kind in ("image", "video"):
                 extra = seer(batch)
                 watched["facts"].append(extra.item())
-                (loss + extra).backward()
-            else:
-                loss.backward()
-            seen[kind].append((loss.item(), right))
+                loss = loss + extra
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         if step % 25 == 24:

@@ -71,7 +71,7 @@ def plan(rows: Sequence[RowView], window_tokens: int, border: int = 1) -> Plan:
     left = window_tokens
     share = max(1, window_tokens // 4)
     for row in granted[:2]:  # half of the budget at most
-        length = _window(row, min(share, left), border, first=not lengths)
+        length = _window(row, min(share, left), border, first=not any(lengths.values()))
         lengths[row.id] = length
         left -= length
     for row in sorted(waiting, key=lambda row: -row.priority):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from ingle.contracts.weights import Dense, Weight
-from ingle.errors import CheckpointError
+from ingle.contracts.weights import Weight
 from ingle.kernels import ops
 
 
@@ -30,16 +29,3 @@ class Embedding:
 
     def __call__(self, ids: mx.array) -> mx.array:
         return ops.embed(ids, self.as_linear.packed, self._scale)
-
-
-def dense_vector(weight: Weight, name: str, size: int, dtype: mx.Dtype) -> mx.array:
-    """A norm's or bias's values [size].
-
-    Raises:
-        CheckpointError: the tensor is quantised or has another shape.
-    """
-    if not isinstance(weight, Dense) or weight.shape != (size,):
-        raise CheckpointError(f"tensor {name!r} has shape {weight.shape}, expected dense ({size},)")
-    values = weight.values.astype(dtype)
-    mx.eval(values)
-    return values

@@ -2,55 +2,38 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
 
 import mlx.core as mx
 
 from ingle.cache.state import itemsize, make_state
 from ingle.contracts.cache import KVKind, Retention, RowState, StateLayout
+from ingle.contracts.encoder_config import EncodersConfig
 from ingle.contracts.graph import GraphLayer
 from ingle.contracts.media import Block
 from ingle.contracts.model_config import ExpertsConfig, LayerKind, ModelConfig
 from ingle.contracts.weights import Weight, WeightSource, part
 from ingle.layers.attention import Attention
 from ingle.layers.experts import Experts
-from ingle.layers.linear import Embedding, Linear, dense_vector
+from ingle.layers.linear import Embedding, Linear
 from ingle.layers.mlp import GatedMLP
 from ingle.layers.norm import RMSNorm
 from ingle.layers.per_layer import PerLayerEmbedding
 from ingle.layers.rope import Rope
 from ingle.models.encoders import MAX_BLOCK, Encoders, encoder_bytes
-from ingle.models.reading import take_shaped
+from ingle.models.reading import TensorReader
 
 _DRAFT_SLACK = 32  # positions that can be taken back after the window has moved on
 
 
-class WeightReader:
-    """Takes named tensors out of a checkpoint, checks their shapes against the configuration."""
+class WeightReader(TensorReader):
+    """Takes the parts of decoders."""
 
     def __init__(self, source: WeightSource, config: ModelConfig, dtype: mx.Dtype) -> None:
-        self._source, self._config, self._dtype = source, config, dtype
+        super().__init__(source, dtype, config.norm_eps)
+        self._config = config
         self._ropes: dict[LayerKind, Rope] = {}
-
-    def linear(self, name: str, outputs: int, inputs: int, *, bias: bool = False) -> Linear:
-        """The matrix `name`.weight [outputs, inputs], with `name`.bias [outputs] when asked for.
-
-        Raises:
-            CheckpointError: missing, or another shape than the configuration says.
-        """
-        weight = take_shaped(self._source, f"{name}.weight", outputs, inputs)
-        return Linear(weight, self._dtype, self.vector(f"{name}.bias", outputs) if bias else None)
-
-    def norm(self, name: str, size: int) -> RMSNorm:
-        return RMSNorm(self.vector(f"{name}.weight", size), self._config.norm_eps)
-
-    def plain_norm(self, size: int) -> RMSNorm:
-        """One without a learned factor."""
-        return RMSNorm(mx.ones(size, self._dtype), self._config.norm_eps)
 
     def mlp(self, name: str, *, widened: int = 1) -> GatedMLP:
         c = self._config
@@ -68,7 +51,7 @@ class WeightReader:
         has them."""
         inner, hidden = experts.intermediate_size, self._config.hidden_size
         shapes = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
-        if self._source.has(f"{name}.gate_up_proj"):
+        if self.source.has(f"{name}.gate_up_proj"):
             both = self._stacked(f"{name}.gate_up_proj", (experts.count, 2 * inner, hidden))
             down = self._stacked(f"{name}.down_proj", (experts.count, hidden, inner))
             weights = [
@@ -76,7 +59,7 @@ class WeightReader:
                 [part(w, slice(inner, None)) for w in both],
                 down,
             ]
-        elif self._source.has(f"{stacked}.gate_proj.weight"):
+        elif self.source.has(f"{stacked}.gate_proj.weight"):
             weights = [
                 self._stacked(f"{stacked}.{which}_proj.weight", (experts.count, *shape))
                 for which, shape in shapes.items()
@@ -87,11 +70,11 @@ class WeightReader:
                 for which, shape in shapes.items()
             ]
             return Experts(linears[0], linears[1], linears[2], self._config.activation)
-        gate, up, down = ([Linear(w, self._dtype) for w in group] for group in weights)
+        gate, up, down = ([Linear(w, self.dtype) for w in group] for group in weights)
         return Experts(gate, up, down, self._config.activation)
 
     def _stacked(self, name: str, shape: tuple[int, int, int]) -> list[Weight]:
-        weight = take_shaped(self._source, name, *shape)
+        weight = self.take(name, *shape)
         return [part(weight, number) for number in range(shape[0])]
 
     def attention(self, name: str, index: int, *, qk_norm: bool = False, v_norm: bool = False) -> Attention:
@@ -136,14 +119,7 @@ class WeightReader:
         norm = self.norm("model.norm", c.hidden_size)
         head = table if c.tied_head else self.linear("lm_head", c.vocab_size, c.hidden_size)
         embedding = Embedding(table, c.embed_scale)
-        return DecoderGraph(c, embedding, layers, norm, head, self._dtype, per_layer, encoders)
-
-    def scalar(self, name: str) -> float:
-        """A dense tensor of one number."""
-        return cast("float", self.vector(name, 1).item())
-
-    def vector(self, name: str, size: int) -> mx.array:
-        return dense_vector(self._source.take(name), name, size, self._dtype)
+        return DecoderGraph(c, embedding, layers, norm, head, self.dtype, per_layer, encoders)
 
     def _rope(self, kind: LayerKind) -> Rope:
         if kind not in self._ropes:
@@ -169,6 +145,9 @@ class DecoderGraph:
         self._per_layer, self._encoders = per_layer, encoders
         self._embedding, self._norm, self._head = embedding, norm, head
         self._layers = tuple(layers)
+        self._text_id = (
+            None if config.encoders is None else _text_id_table(config.encoders, config.vocab_size)
+        )
 
     @property
     def layers(self) -> Sequence[GraphLayer]:
@@ -198,11 +177,7 @@ class DecoderGraph:
 
     def _text_ids(self, ids: mx.array) -> mx.array:
         """Soft tokens have no embedding of their own: the padding token's stands in."""
-        encoders = self._config.encoders
-        if encoders is None:
-            return ids
-        soft = functools.reduce(operator.or_, [ids == token for token in sorted(encoders.soft_token_ids)])
-        return mx.where(soft, encoders.pad_token_id, ids)
+        return ids if self._text_id is None else self._text_id[ids]
 
     def norm(self, hidden: mx.array) -> mx.array:
         return self._norm(hidden)
@@ -222,6 +197,15 @@ class DecoderGraph:
     @property
     def step_bytes(self) -> Callable[[int, int], int]:
         return partial(step_bytes, self._config)
+
+
+def _text_id_table(encoders: EncodersConfig, vocab_size: int) -> mx.array:
+    """int32 [vocab_size]: of each token the one whose embedding it has."""
+    table = mx.arange(vocab_size, dtype=mx.int32)
+    for token in encoders.soft_token_ids:
+        table = mx.where(table == token, encoders.pad_token_id, table)
+    mx.eval(table)
+    return table
 
 
 def layout_of(config: ModelConfig, itemsize: int) -> StateLayout:

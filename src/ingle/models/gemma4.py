@@ -46,7 +46,7 @@ def build(config: ModelConfig, source: WeightSource, dtype: mx.Dtype) -> Decoder
             feed_forward=feed_forward(name, index),
             output_norm=reader.norm(f"{name}.post_feedforward_layernorm", size),
             per_layer=per_layer_input(name),
-            output_scale=reader.scalar(f"{name}.layer_scalar"),
+            output_scale=reader.scalar(f"{name}.layer_scalar", 1),
         )
 
     def feed_forward(name: str, index: int) -> FeedForward:
@@ -65,12 +65,12 @@ def build(config: ModelConfig, source: WeightSource, dtype: mx.Dtype) -> Decoder
         )
 
     def router(name: str, experts: ExpertsConfig) -> Router:
-        scale = reader.vector(f"{name}.scale", size) * (size**-0.5)
+        scale = reader.tensor(f"{name}.scale", size) * (size**-0.5)
         return Router(
             reader.linear(f"{name}.proj", experts.count, size),
             experts.active,
             RMSNorm(scale, config.norm_eps),
-            reader.vector(f"{name}.per_expert_scale", experts.count),
+            reader.tensor(f"{name}.per_expert_scale", experts.count),
         )
 
     def per_layer_input(name: str) -> PerLayerInput | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 import mlx.core as mx
 
@@ -13,30 +12,15 @@ from ingle.errors import CheckpointError
 from ingle.layers.clipped import Bounds, ClippedLinear
 from ingle.layers.linear import Linear
 from ingle.layers.norm import RMSNorm
-from ingle.models.reading import take_shaped
+from ingle.models.reading import TensorReader
 
 
-@dataclass(frozen=True, slots=True)
-class TowerReader:
+class TowerReader(TensorReader):
     """`clipped`: linears bring bounds."""
 
-    source: WeightSource
-    dtype: mx.Dtype
-    eps: float
-    clipped: bool = False
-
-    def tensor(self, name: str, *shape: int) -> mx.array:
-        """A dense tensor.
-
-        Raises:
-            CheckpointError: missing, quantised or of another shape.
-        """
-        weight = take_shaped(self.source, name, *shape)
-        if not isinstance(weight, Dense):
-            raise CheckpointError(f"tensor {name!r} is quantised, expected dense values")
-        values = weight.values.astype(self.dtype)
-        mx.eval(values)
-        return values
+    def __init__(self, source: WeightSource, dtype: mx.Dtype, eps: float, clipped: bool = False) -> None:
+        super().__init__(source, dtype, eps)
+        self._clipped = clipped
 
     def kernel(self, name: str, outputs: int, inputs: int, *sides: int) -> mx.array:
         """A convolution's weight as [outputs, *sides, inputs], whichever way round it is stored.
@@ -57,27 +41,17 @@ class TowerReader:
         mx.eval(values)
         return values
 
-    def linear(self, name: str, outputs: int, inputs: int, *, bias: bool = False) -> Linear:
-        weight = take_shaped(self.source, f"{name}.weight", outputs, inputs)
-        return Linear(weight, self.dtype, self.tensor(f"{name}.bias", outputs) if bias else None)
-
     def clipped_linear(self, name: str, outputs: int, inputs: int) -> ClippedLinear:
         linear = self.linear(f"{name}.linear", outputs, inputs)
-        if not self.clipped:
+        if not self._clipped:
             return ClippedLinear(linear)
         return ClippedLinear(linear, self._bounds(f"{name}.input"), self._bounds(f"{name}.output"))
 
     def _bounds(self, name: str) -> Bounds | None:
-        low, high = (float(cast("float", self.tensor(f"{name}_{end}").item())) for end in ("min", "max"))
+        low, high = (self.scalar(f"{name}_{end}") for end in ("min", "max"))
         if math.isnan(low) or math.isnan(high) or low > high:
             raise CheckpointError(f"the bounds {name}_min, {name}_max are {low}, {high}")
         return None if math.isinf(low) and math.isinf(high) else Bounds(low, high)
-
-    def norm(self, name: str, size: int) -> RMSNorm:
-        return RMSNorm(self.tensor(f"{name}.weight", size), self.eps)
-
-    def plain_norm(self, size: int) -> RMSNorm:
-        return RMSNorm(mx.ones(size, self.dtype), self.eps)
 
     def projector(self, name: str, outputs: int, inputs: int) -> Projector:
         return Projector(

@@ -36,8 +36,7 @@ def model_config(
 
 def _llama(fields: Fields, eos_token_ids: tuple[int, ...]) -> ModelConfig:
     shared = common(fields, eos_token_ids)
-    if fields.text("hidden_act", "silu") not in ("silu", "swish"):
-        raise fields.refuse("hidden_act", "silu")
+    _require_silu(fields)
     if fields.has("sliding_window"):
         raise fields.refuse("sliding_window", "null for this model type")
     context = fields.integer("max_position_embeddings", 2048)
@@ -71,10 +70,14 @@ def _llama(fields: Fields, eos_token_ids: tuple[int, ...]) -> ModelConfig:
     )
 
 
-def _qwen3(fields: Fields, eos_token_ids: tuple[int, ...]) -> ModelConfig:
-    shared = common(fields, eos_token_ids)
+def _require_silu(fields: Fields) -> None:
     if fields.text("hidden_act", "silu") not in ("silu", "swish"):
         raise fields.refuse("hidden_act", "silu")
+
+
+def _qwen3(fields: Fields, eos_token_ids: tuple[int, ...]) -> ModelConfig:
+    shared = common(fields, eos_token_ids)
+    _require_silu(fields)
     if fields.boolean("use_sliding_window", False):
         raise fields.refuse("use_sliding_window", "false")
     context = fields.integer("max_position_embeddings", 32_768)
