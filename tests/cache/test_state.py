@@ -36,7 +36,7 @@ def append(state: RowState, rows: list[list[float]]) -> None:
     tokens = mx.broadcast_to(mx.array(rows, mx.float32)[:, None, :, None], (len(rows), 2, len(rows[0]), 4))
     for layer in range(len(state.layout.places)):
         state.write(layer, tokens * (layer + 1), -tokens)
-    state.advance(len(rows[0]))
+    state.advance([len(rows[0])] * len(rows))
 
 
 def check(state: RowState, model: list[list[float]]) -> None:
@@ -140,7 +140,7 @@ def test_a_held_view_keeps_its_positions_when_the_row_moves_on(form: str) -> Non
     state.reserve(1)
     one = mx.ones((1, 2, 1, 4))
     view = state.write(1, one, one)
-    state.advance(1)
+    state.advance([1] * state.rows)
     append(state, [[3, 4, 5]])
     assert view.offsets == (2,)
     assert state.lengths == (6,)
@@ -188,15 +188,38 @@ def test_lazy_steps_keep_their_order(form: str) -> None:
 def test_recurrent_layers_carry_one_value_a_row(form: str) -> None:
     state = make(form, 2, StateLayout.of([KVKind(1, 2, 4, Retention())], ((3,),)))
     assert not state.carried(0).any().item()
-    state.carry(0, mx.array([[1.0] * 3, [2.0] * 3]))
+    state.carry(0, mx.array([[[1.0] * 3], [[2.0] * 3]]))
     assert not state.carried(0).any().item(), "a step's value counts when it advances"
     append(state, [[1], [2]])
     assert state.carried(0)[:, 0].tolist() == [1, 2]
     (taken,) = state.share_carried(1)
     state = state.select([1, 0])
     assert state.carried(0)[:, 0].tolist() == [2, 1]
-    state.carry(0, state.carried(0) * 10)
+    state.carry(0, state.carried(0)[:, None] * 10)
     append(state, [[1], [2]])
     assert (state.carried(0)[:, 0].tolist(), taken[0, 0].item()) == ([20, 10], 2)
     with pytest.raises(ValueError, match="recurrent"):
         state.trim([1, 0])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_carried_goes_back_to_the_accepted_border(form: str) -> None:
+    """Rows of different lengths, over several steps; each takes back what it likes."""
+    state = make(form, 3, StateLayout.of([KVKind(1, 2, 4, Retention())], ((1,),)))
+
+    def step(behind: list[list[float]], lengths: list[int]) -> None:
+        state.reserve(len(behind[0]))
+        tokens = mx.broadcast_to(mx.array(behind)[:, None, :, None], (3, 2, len(behind[0]), 4))
+        state.write(0, tokens, -tokens)
+        state.carry(0, mx.array(behind)[..., None])
+        state.advance(lengths, revocable=True)
+
+    step([[1, 2, 3], [11, 12, -1], [-1, -1, -1]], [3, 2, 0])
+    assert state.carried(0)[:, 0].tolist() == [3, 12, 0]
+    step([[4], [-1], [21]], [1, 0, 1])
+    assert (state.carried(0)[:, 0].tolist(), state.lengths) == ([4, 12, 21], (4, 2, 1))
+    state.trim([3, 1, 1])
+    assert (state.carried(0)[:, 0].tolist(), state.lengths) == ([1, 11, 0], (1, 1, 0))
+    with pytest.raises(ValueError, match="recurrent"):
+        state.trim([1, 0, 0])
+    check(state, [[1], [11], []])

@@ -42,7 +42,7 @@ def computed(form: str, tokens: list[int], start: RowState | None = None) -> Row
         for layer in range(3):
             values = mx.broadcast_to(part[None, None, :, None], (1, 1, part.size, 4))
             state.write(layer, values, values)
-        state.advance(part.size)
+        state.advance([part.size])
         mx.eval(state.arrays)
     return state
 

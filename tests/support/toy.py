@@ -85,12 +85,14 @@ class ToyRecurrence:
 
     def attend(self, projected: Projected, run: GroupPass) -> mx.array:
         state = run.group.state.carried(0)
+        group = run.group
         out: list[mx.array] = []
-        for t in range(run.group.length):
+        for t in range(group.length):
             state = 0.9 * state + projected.queries[:, 0, t]
             out.append(state)
-        run.group.state.carry(0, state)
-        return mx.stack(out, axis=1)
+        behind = mx.stack(out, axis=1)
+        group.state.carry(0, behind[:, group.length - group.boundaries :])
+        return behind
 
     def after(self, hidden: mx.array, mixed: mx.array, side: mx.array | None) -> mx.array:
         return hidden + mx.tanh(mixed) @ self._out

@@ -53,9 +53,12 @@ class ArrayState:
     def write(self, layer: int, keys: mx.array, values: mx.array) -> ArrayView:
         return self._caches[layer].append(keys, values)
 
-    def advance(self, length: int) -> None:
-        self.lengths = tuple([n + length for n in self.lengths])
-        self._carried.publish()
+    def advance(self, lengths: Sequence[int], *, revocable: bool = False) -> None:
+        self.lengths = tuple([n + new for n, new in zip(self.lengths, lengths, strict=True)])
+        if min(lengths) < max(lengths):  # shorter rows were written with something behind their tokens
+            for cache in self._caches:
+                cache.cut(self.lengths)
+        self._carried.publish(lengths, revocable=revocable)
 
     def tables(self, kind: int) -> Sequence[object] | None:
         return None
@@ -74,12 +77,14 @@ class ArrayState:
     def carried(self, number: int) -> mx.array:
         return self._carried.values[number]
 
-    def carry(self, number: int, value: mx.array) -> None:
-        self._carried.stage(number, value)
+    def carry(self, number: int, values: mx.array) -> None:
+        self._carried.stage(number, values)
 
     def trim(self, counts: Sequence[int]) -> None:
         bases = [self._caches[self._first_layer(kind)].bases for kind in range(len(self.layout.kinds))]
-        self.lengths = trimmed(self.layout, self.lengths, counts, bases)
+        lengths = trimmed(self.layout, self.lengths, counts, bases)
+        self._carried.trim(counts)
+        self.lengths = lengths
         for cache in self._caches:
             cache.cut(self.lengths)
 

@@ -52,9 +52,11 @@ class TableState:
     def wrote(self, done: mx.array) -> None:
         self._writes = [done]
 
-    def advance(self, length: int) -> None:
-        self.lengths = tuple([n + length for n in self.lengths])
-        self._carried.publish()
+    def advance(self, lengths: Sequence[int], *, revocable: bool = False) -> None:
+        self.lengths = tuple([n + new for n, new in zip(self.lengths, lengths, strict=True)])
+        if min(lengths) < max(lengths):  # room was reserved for the longest
+            self._cut()
+        self._carried.publish(lengths, revocable=revocable)
         for kind, tables in zip(self.layout.kinds, self._tables, strict=True):
             if kind.retention.window is not None:  # what has left the window goes now, not at the next step
                 for table, end in zip(tables, self.lengths, strict=True):
@@ -77,12 +79,17 @@ class TableState:
     def carried(self, number: int) -> mx.array:
         return self._carried.values[number]
 
-    def carry(self, number: int, value: mx.array) -> None:
-        self._carried.stage(number, value)
+    def carry(self, number: int, values: mx.array) -> None:
+        self._carried.stage(number, values)
 
     def trim(self, counts: Sequence[int]) -> None:
         bases = [[table.first * KEY_BLOCK for table in tables] for tables in self._tables]
-        self.lengths = trimmed(self.layout, self.lengths, counts, bases)
+        lengths = trimmed(self.layout, self.lengths, counts, bases)
+        self._carried.trim(counts)
+        self.lengths = lengths
+        self._cut()
+
+    def _cut(self) -> None:
         for tables in self._tables:
             for table, length in zip(tables, self.lengths, strict=True):
                 table.cut(length)
@@ -135,8 +142,6 @@ def trimmed(
     Raises:
         ValueError: see `contracts.cache.RowState.trim`.
     """
-    if layout.recurrent and any(counts):
-        raise ValueError("what recurrent layers carry cannot be taken back")
     for row, (count, length) in enumerate(zip(counts, lengths, strict=True)):
         left = length - count
         for kind, of_rows in zip(layout.kinds, bases, strict=True):

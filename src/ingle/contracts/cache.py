@@ -146,8 +146,11 @@ class RowState(Protocol):
         """Keep [rows, kv_heads, length, head_dim] of the reserved tokens, of the layer of that KV number."""
         ...
 
-    def advance(self, length: int) -> None:
-        """All layers have written `length` tokens of each row."""
+    def advance(self, lengths: Sequence[int], *, revocable: bool = False) -> None:
+        """All layers have written: of row r, `lengths[r]` of the reserved tokens count.
+
+        `revocable` tokens may be taken back from recurrent layers too.
+        """
         ...
 
     def tables(self, kind: int) -> Sequence[object] | None:
@@ -170,15 +173,18 @@ class RowState(Protocol):
         """What recurrent layer `number` carries along: float32 [rows, *shape], zeros at first."""
         ...
 
-    def carry(self, number: int, value: mx.array) -> None:
-        """Replaces `carried(number)`, when the step advances."""
+    def carry(self, number: int, values: mx.array) -> None:
+        """What recurrent layer `number` carries behind each of the step's last tokens, [rows, tokens, *shape];
+        it counts when the step advances: the last one, or all of them where they are revocable.
+        """
         ...
 
     def trim(self, counts: Sequence[int]) -> None:
         """Take back the last `counts[r]` tokens of row r.
 
         Raises:
-            ValueError: more tokens than retention can still give back, or any of a recurrent layer.
+            ValueError: more tokens than retention can still give back, or more than were revocable since
+                the last `trim` where there are recurrent layers.
         """
         ...
 

@@ -28,11 +28,12 @@ class SoftTokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhaseGroup:
-    """Rows of equal length that run the same phase in one step."""
+    """Rows that run the same phase in one step, all with `length` tokens, or with `lengths` of their own."""
 
     phase: Phase
-    ids: mx.array  # int32 [rows, length]
+    ids: mx.array  # int32 [rows, length]; with `lengths` [tokens], row after row
     state: RowState
+    lengths: tuple[int, ...] | None = None  # tokens of each row, where they differ; a row may have none
     soft: Sequence[SoftTokens] = ()
     # int32 [rows, length]: a token of a span that attends both ways sees positions below this, in sliding
     # layers; any other token up to its own
@@ -42,18 +43,51 @@ class PhaseGroup:
 
     @property
     def rows(self) -> int:
-        return self.ids.shape[0]
+        return self.ids.shape[0] if self.lengths is None else len(self.lengths)
 
     @property
     def length(self) -> int:
-        return self.ids.shape[1]
+        """Of the longest row."""
+        return self.ids.shape[1] if self.lengths is None else max(self.lengths)
+
+    @property
+    def row_lengths(self) -> tuple[int, ...]:
+        return (self.ids.shape[1],) * self.ids.shape[0] if self.lengths is None else self.lengths
 
     @property
     def tokens(self) -> int:
-        return self.rows * self.length
+        return self.ids.size
+
+    @property
+    def boundaries(self) -> int:
+        """Of so many last tokens a recurrent layer hands over what it carries behind each (`RowState.carry`)."""
+        return self.length if self.revocable else 1
+
+    @property
+    def revocable(self) -> bool:
+        """Its tokens may be taken back."""
+        return self.phase is Phase.VERIFY
+
+    def in_rows(self, x: mx.array) -> mx.array:
+        """[tokens, ...] -> [rows, length, ...]; behind a shorter row's tokens stands anything."""
+        if self.lengths is None:
+            return x.reshape(self.rows, self.length, *x.shape[1:])
+        places: list[list[int]] = []
+        start = 0
+        for n in self.lengths:
+            places.append([min(start + i, max(start + n, 1) - 1) for i in range(self.length)])
+            start += n
+        return x[mx.array(places)]
+
+    def in_line(self, x: mx.array) -> mx.array:
+        """[rows, length, ...] -> [tokens, ...]: the inverse of `in_rows`."""
+        x = x.reshape(self.rows * self.length, *x.shape[2:])
+        if self.lengths is None:
+            return x
+        return x[mx.array([r * self.length + i for r, n in enumerate(self.lengths) for i in range(n)])]
 
     def last(self, count: int) -> PhaseGroup:
-        """Its last `count` tokens of each row."""
+        """Its last `count` tokens of each row; not for rows of different lengths."""
         first = self.length - count
         ends = None if self.ends is None else self.ends[:, first:]
         return replace(self, ids=self.ids[:, first:], soft=(), ends=ends, wanted=None)
@@ -96,8 +130,7 @@ class Projected:
         """The part of a packed projection that belongs to `group`, whose tokens begin at `start`."""
 
         def part(x: mx.array) -> mx.array:
-            x = x[start : start + group.tokens]
-            return x.reshape(group.rows, group.length, *x.shape[1:]).transpose(0, 2, 1, 3)
+            return group.in_rows(x[start : start + group.tokens]).transpose(0, 2, 1, 3)
 
         return Projected(
             part(self.queries),

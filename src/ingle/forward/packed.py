@@ -36,7 +36,8 @@ def bundles(groups: Sequence[PhaseGroup], *, row_invariant: bool) -> list[list[i
 def forward(
     graph: ModelGraph, groups: Sequence[PhaseGroup], *, row_invariant: bool = False
 ) -> list[mx.array]:
-    """Hidden states after the final norm, one [rows, wanted or length, hidden] array for each group.
+    """Hidden states after the final norm, one [rows, wanted or length, hidden] array for each group;
+    [tokens, hidden] for groups whose rows have `lengths` of their own.
 
     Advances the groups' states. Lazy, except that big steps are evaluated layer by layer.
     """
@@ -59,25 +60,34 @@ class _Packed:
         return self.starts[-1]
 
     def part(self, number: int, whole: mx.array | None = None) -> mx.array:
-        """Group `number`'s part of the hidden states, or of `whole`: [rows, length, ...]."""
+        """Group `number`'s part of the hidden states, or of `whole`: [rows, length, ...], or [tokens, ...]."""
         group, x = self.runs[number].group, self.hidden if whole is None else whole
         if group.tokens < x.shape[0]:
             x = x[self.starts[number] : self.starts[number + 1]]
-        return x.reshape(group.rows, group.length, *x.shape[1:])
+        return x if group.lengths is not None else x.reshape(group.rows, group.length, *x.shape[1:])
 
     def narrowed(self, wanted: Sequence[int]) -> _Packed:
         """Only the last `wanted[i]` tokens of each row of group i; groups of which none is left are gone."""
 
+        if all(n == run.group.length for run, n in zip(self.runs, wanted, strict=True)):
+            return self
+
         def last(whole: mx.array) -> mx.array:
-            parts = [self.part(i, whole)[:, run.group.length - n :] for i, (run, n) in kept]
-            return _join([part.reshape(-1, *part.shape[2:]) for part in parts])
+            return _join([self._last(i, n, whole) for i, (_, n) in kept])
 
         numbered = enumerate(zip(self.runs, wanted, strict=True))
         kept = [(i, (run, n)) for i, (run, n) in numbered if n]
         if not kept:
             return _Packed((), self.hidden[:0], None)
         sides = None if self.sides is None else last(self.sides)
-        return _Packed([run.last(n) for _, (run, n) in kept], last(self.hidden), sides)
+        runs = [run if n == run.group.length else run.last(n) for _, (run, n) in kept]
+        return _Packed(runs, last(self.hidden), sides)
+
+    def _last(self, number: int, count: int, whole: mx.array) -> mx.array:
+        part, length = self.part(number, whole), self.runs[number].group.length
+        if self.runs[number].group.lengths is not None:
+            return part
+        return part[:, length - count :].reshape(-1, *part.shape[2:])
 
 
 def _forward_packed(graph: ModelGraph, groups: Sequence[PhaseGroup]) -> list[mx.array]:
@@ -95,13 +105,23 @@ def _forward_packed(graph: ModelGraph, groups: Sequence[PhaseGroup]) -> list[mx.
     if packed.runs:
         _run(graph.layers, border, len(graph.layers), packed)
     for group in groups:
-        group.state.advance(group.length)
+        group.state.advance(group.row_lengths, revocable=group.revocable)
     packed.hidden = graph.norm(packed.hidden)
     numbers = itertools.count()
     return [
         packed.part(next(numbers)) if n else mx.zeros((group.rows, 0, packed.hidden.shape[-1]))
         for group, n in zip(groups, wanted, strict=True)
     ]
+
+
+def read(layers: Sequence[GraphLayer], hidden: mx.array, group: PhaseGroup, offsets: Sequence[int]) -> mx.array:
+    """Layers that own no KV over hidden states [tokens, hidden] of `group`, whose state they attend to.
+
+    Row r's tokens stand at position offsets[r] and on; the state does not change.
+    """
+    packed = _Packed([GroupPass(group, tuple(offsets))], hidden, None)
+    _run(layers, 0, len(layers), packed)
+    return packed.hidden
 
 
 def _with_soft_tokens(hidden: mx.array, groups: Sequence[PhaseGroup], starts: Sequence[int]) -> mx.array:
@@ -154,7 +174,7 @@ def _run_fused(layers: Sequence[GraphLayer], first: int, packed: _Packed) -> Non
             for kind in range(len(layout.kinds))
         ],
         places=[layout.places[layer.kv_index] for layer in layers],
-        shapes=[(group.rows, group.length) for group in groups],
+        shapes=[shape for group in groups for shape in _shapes(group)],
         offsets=[offset for run in packed.runs for offset in run.offsets],
         ends=[
             ends
@@ -174,11 +194,15 @@ def _run_layer(layer: GraphLayer, index: int, packed: _Packed) -> None:
     projected = layer.before(packed.hidden)
     mixed = _join(
         [
-            layer.attend(projected.group_form(start, run.group), run).reshape(run.group.tokens, -1)
+            run.group.in_line(layer.attend(projected.group_form(start, run.group), run))
             for start, run in zip(packed.starts, packed.runs, strict=False)
         ]
     )
     packed.hidden = layer.after(packed.hidden, mixed, side)
+
+
+def _shapes(group: PhaseGroup) -> list[tuple[int, int]]:
+    return [(group.rows, group.length)] if group.lengths is None else [(1, n) for n in group.lengths]
 
 
 def _lists(ends: mx.array) -> list[list[int]]:
