@@ -209,9 +209,9 @@ def test_what_is_carried_goes_back_to_the_accepted_border(form: str) -> None:
 
     def step(behind: list[list[float]], lengths: list[int]) -> None:
         state.reserve(len(behind[0]))
-        tokens = mx.broadcast_to(mx.array(behind)[:, None, :, None], (3, 2, len(behind[0]), 4))
+        tokens = mx.broadcast_to(mx.array(behind, mx.float32)[:, None, :, None], (3, 2, len(behind[0]), 4))
         state.write(0, tokens, -tokens)
-        state.carry(0, mx.array(behind)[..., None])
+        state.carry(0, mx.array(behind, mx.float32)[..., None])
         state.advance(lengths, revocable=True)
 
     step([[1, 2, 3], [11, 12, -1], [-1, -1, -1]], [3, 2, 0])

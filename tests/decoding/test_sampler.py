@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from ingle.contracts.request import SamplingParams
 from ingle.decoding.processors import TokenHistory
-from ingle.decoding.sampler import Draw, sample
+from ingle.decoding.sampler import Draw, Sampled, sample
 
 VOCAB = 97
 params = st.builds(
@@ -66,7 +67,7 @@ def test_truncation_is_respected(draw: Draw, seed: int) -> None:
         0,
     )
     logits = random_logits(1, seed)
-    token = sample(logits, [plain])[0].token
+    token = sample(logits, [plain])[0][0].token
     assert token is not None
     values = np.array(logits[0], np.float64)
     rank = int(np.sum(values > values[token]))
@@ -97,7 +98,7 @@ def test_frequencies_follow_the_distribution(sampling: dict[str, float], expecte
     count = 4000
     logits = mx.broadcast_to(mx.log(mx.array([[0.1, 0.2, 0.3, 0.4]])), (count, 4))
     picks = sample(logits, [Draw(SamplingParams(seed=seed, **sampling), 7, 0) for seed in range(count)])  # type: ignore[arg-type]
-    seen = Counter(pick.token for pick in picks)
+    seen = Counter(pick.token for (pick,) in picks)
     for token, probability in enumerate(expected):
         error = 4.5 * math.sqrt(count * probability * (1 - probability))  # 4.5 standard deviations
         assert abs(seen[token] - count * probability) <= error
@@ -105,7 +106,7 @@ def test_frequencies_follow_the_distribution(sampling: dict[str, float], expecte
 
 def test_noise_is_independent_across_positions() -> None:
     logits = mx.zeros((2000, 2))
-    picks = [p.token for p in sample(logits, [Draw(SamplingParams(seed=3), n, 0) for n in range(2000)])]
+    picks = [p.token for (p,) in sample(logits, [Draw(SamplingParams(seed=3), n, 0) for n in range(2000)])]
     assert 850 < sum(t or 0 for t in picks) < 1150
     pairs = Counter(zip(picks, picks[1:], strict=False))
     assert all(400 < count < 600 for count in pairs.values())
@@ -116,7 +117,7 @@ def test_a_row_that_is_not_finite_is_reported_and_hurts_nobody() -> None:
     good = sample(logits, [Draw(SamplingParams(), 1, 0)] * 3)
     broken = mx.where(mx.arange(3)[:, None] == 1, mx.inf, logits)
     got = sample(broken, [Draw(SamplingParams(), 1, 0)] * 3)
-    assert got[1].token is None
+    assert got[1][0].token is None
     assert (got[0], got[2]) == (good[0], good[2])
 
 
@@ -125,7 +126,7 @@ def test_penalties_and_bias_by_hand() -> None:
     history = TokenHistory(frozenset({2}), {0: 2})
 
     def pick(**sampling: object) -> int | None:
-        return sample(logits, [Draw(SamplingParams(temperature=0.0, **sampling), 9, 2, history)])[0].token  # type: ignore[arg-type]
+        return sample(logits, [Draw(SamplingParams(temperature=0.0, **sampling), 9, 2, history)])[0][0].token  # type: ignore[arg-type]
 
     assert pick() == 0
     assert pick(repetition_penalty=3.0) == 1  # 2 / 3 < 1
@@ -166,7 +167,36 @@ def test_values_out_of_range_are_named(field: str, value: object) -> None:
 
 def test_ties_in_top_logprobs_go_by_id() -> None:
     logits = mx.array([[1.0, 3.0, 1.0, 1.0, 0.0]])
-    got = sample(logits, [Draw(SamplingParams(temperature=0.0, top_logprobs=3), 0, 0)])[0]
+    got = sample(logits, [Draw(SamplingParams(temperature=0.0, top_logprobs=3), 0, 0)])[0][0]
     assert got.logprobs is not None
     assert [token for token, _ in got.logprobs.top] == [1, 0, 2]
     assert math.isclose(got.logprobs.logprob, 3 - math.log(math.exp(3) + 3 * math.e + 1), abs_tol=1e-5)
+
+
+@given(draws, st.lists(st.integers(0, 3), max_size=5), st.integers(0, 1000), st.booleans())
+def test_drafts_change_how_many_tokens_and_never_which(
+    draw: Draw, wrong: list[int], seed: int, stops: bool
+) -> None:
+    """Drafts that are right up to a place, over logits that do not depend on them."""
+    logits = random_logits(len(wrong) + 1, seed)
+    one_by_one: list[Sampled] = []
+    step = draw
+    for line in range(len(wrong) + 1):
+        ((sampled,),) = sample(logits[line : line + 1], [step])
+        one_by_one.append(sampled)
+        assert sampled.token is not None
+        history = None if step.history is None else step.history.with_token(sampled.token)
+        step = replace(step, position=step.position + 1, generated=step.generated + 1, history=history)
+    right = [sampled.token or 0 for sampled in one_by_one[:-1]]
+    drafts = tuple((token + (offset == 0)) % VOCAB for token, offset in zip(right, wrong, strict=True))
+    if stops and right:
+        draw = replace(draw, params=replace(draw.params, stop_token_ids=(right[-1],)))
+    kept = next(
+        (i for i, pair in enumerate(zip(right, drafts, strict=True)) if pair[0] != pair[1]), len(right)
+    )
+    if stops and right:
+        kept = min(kept, right.index(right[-1]))
+    company = Draw(SamplingParams(seed=5), 3, 0)
+    lines = mx.concatenate([random_logits(1, 1), logits, random_logits(1, 2)])
+    _, got, _ = sample(lines, [company, replace(draw, drafts=drafts), company])
+    assert list(got) == one_by_one[: kept + 1]

@@ -16,13 +16,17 @@ class SteppedEngine(Engine):
         self._permits = threading.Semaphore(0)
         self._border = threading.Event()
         self._todo: deque[Callable[[Residents], None]] = deque()
+        self._failed: list[AssertionError] = []
         super().__init__(*args, **options)
 
     def _receive(self) -> bool:
         self._border.set()
         self._permits.acquire()
         while self._todo:
-            self._todo.popleft()(self._rows)
+            try:
+                self._todo.popleft()(self._rows)
+            except AssertionError as error:  # the test's thread wants it
+                self._failed.append(error)
         return super()._receive()
 
     def step(self, count: int = 1) -> None:
@@ -34,6 +38,8 @@ class SteppedEngine(Engine):
             self._border.clear()
             self._permits.release()
             assert self._border.wait(60), "a step hangs"
+            if self._failed:
+                raise self._failed[0]
 
     def between_steps(self, work: Callable[[Residents], None]) -> None:
         """Before the next step, `work` gets the engine's rows."""

@@ -18,7 +18,7 @@ class Carried:
         self.values = [mx.zeros((rows, *shape)) for shape in shapes]
         self._next: dict[int, mx.array] = {}
         self._past: list[mx.array] = []  # of each layer [rows, places, *shape]
-        self._places: list[list[int]] = []  # of each row: where its values are, in order; the last one is now's
+        self._places: list[list[int]] = []  # of each row: where its values are, in order, now's last
 
     @property
     def nbytes(self) -> int:
@@ -42,7 +42,7 @@ class Carried:
             self._past = [value[:, None] for value in self.values]
             self._places = [[0] for _ in lengths]
         first = self._past[0].shape[1]
-        self._past = [mx.concatenate(pair, axis=1) for pair in zip(self._past, staged, strict=True)]
+        self._past = [mx.concatenate([*pair], axis=1) for pair in zip(self._past, staged, strict=True)]
         for places, length in zip(self._places, lengths, strict=True):
             places += range(first, first + length)
         self._show()
@@ -58,9 +58,7 @@ class Carried:
                     f"cannot take back {count} tokens of row {row}: of its recurrent layers {known} are known"
                 )
         if self._past:
-            self._places = [
-                places[: len(places) - n] for places, n in zip(self._places, counts, strict=True)
-            ]
+            self._places = [places[: len(places) - n] for places, n in zip(self._places, counts, strict=True)]
             self._show()
             self.settle()
 

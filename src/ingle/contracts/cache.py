@@ -174,8 +174,9 @@ class RowState(Protocol):
         ...
 
     def carry(self, number: int, values: mx.array) -> None:
-        """What recurrent layer `number` carries behind each of the step's last tokens, [rows, tokens, *shape];
-        it counts when the step advances: the last one, or all of them where they are revocable.
+        """What recurrent layer `number` carries behind each of the step's last tokens,
+        [rows, tokens, *shape]: of the last one, or of all where they are revocable. Counts when the step
+        advances.
         """
         ...
 

@@ -31,5 +31,9 @@ class EngineStats:
     encoded_media: int = 0  # pictures, frames and sounds that went through an encoder
     media_cache_hits: int = 0  # times that one was there already
     media_cache_bytes: int = 0
+    drafted_tokens: int = 0  # proposed to the model
+    accepted_tokens: int = 0  # of them those that it would have said itself
+    drafting_seconds: float = 0.0  # time in the drafter
+    failed_drafts: int = 0  # steps without drafts because the drafter raised
     alive: bool  # the engine thread runs
     last_step_age_s: float  # seconds since the engine thread last showed life

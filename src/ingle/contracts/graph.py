@@ -60,7 +60,7 @@ class PhaseGroup:
 
     @property
     def boundaries(self) -> int:
-        """Of so many last tokens a recurrent layer hands over what it carries behind each (`RowState.carry`)."""
+        """Of so many last tokens a recurrent layer hands over what it carries (`RowState.carry`)."""
         return self.length if self.revocable else 1
 
     @property

@@ -154,6 +154,8 @@ class Finished:
     reason: FinishReason
     detail: str | None = None  # for people: what failed, or why it was cancelled
     stop_token: int | None = None  # the stop token that ended the row
+    drafted: int = 0  # tokens that were proposed to the model
+    accepted: int = 0  # of them those that it would have said itself
 
 
 EngineEvent: TypeAlias = Started | TokensCommitted | Finished

@@ -20,6 +20,12 @@ class TokenHistory:
     def add(self, token: int) -> None:
         self.output[token] = self.output.get(token, 0) + 1
 
+    def with_token(self, token: int) -> TokenHistory:
+        """A copy that has seen one more."""
+        out = TokenHistory(self.prompt, dict(self.output))
+        out.add(token)
+        return out
+
 
 def needs_history(params: SamplingParams) -> bool:
     return (

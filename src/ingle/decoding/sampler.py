@@ -3,12 +3,15 @@
 Sampling is Gumbel-max: the token is argmax(logits / temperature + noise), with noise that depends
 on (seed, position, token) only. Truncations (top-k, top-p, min-p) become a threshold on the scaled
 logits, and tokens that tie with the last one kept are kept too, so no order among equals matters.
+
+A draft is accepted when it is the very token that is chosen at its position, with everything that the row
+would have seen by then: so drafts change how many tokens a step gives, and never which.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 import numpy as np
@@ -22,12 +25,26 @@ from ingle.kernels import ops
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What one row needs for its next token."""
+    """What one row needs for its next token, or for its next ones."""
 
     params: SamplingParams
     position: int  # that the sampled token will take in the sequence
     generated: int  # tokens the row has put out so far
     history: TokenHistory | None = None  # given when penalties ask for it
+    drafts: tuple[int, ...] = ()  # what the next tokens may be
+
+    def positions(self) -> Sequence[Draw]:
+        """This token's draw, and that of the token behind each draft if the drafts before are accepted."""
+        if not self.drafts:
+            return [self]
+        out = [replace(self, drafts=())]
+        for token in self.drafts:
+            before = out[-1]
+            history = None if before.history is None else before.history.with_token(token)
+            out.append(
+                replace(before, position=before.position + 1, generated=before.generated + 1, history=history)
+            )
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +55,45 @@ class Sampled:
     logprobs: TokenLogprobs | None = None
 
 
-def sample(logits: mx.array, draws: Sequence[Draw]) -> list[Sampled]:
-    """Next tokens from float32 logits [rows, vocab], one draw for each row. Evaluates them.
+def sample(logits: mx.array, draws: Sequence[Draw]) -> list[tuple[Sampled, ...]]:
+    """Next tokens of each draw: one, and one more for each draft that is accepted. Evaluates the logits.
 
-    Row r's result depends on logits[r] and draws[r] alone.
+    float32 logits [positions, vocab] hold one line for each draw and one for each of its drafts behind it.
+    What a draw gets depends on its own lines alone. Behind a stop token, or logits that are not finite,
+    nothing is accepted.
     """
-    tokens = ops.choose(_processed(logits, draws), [_choice(draw) for draw in draws])
+    positions = [position for draw in draws for position in draw.positions()]
+    tokens = choose(logits, positions)
     mx.eval(tokens, logits)
     chosen: list[int] = np.array(tokens).tolist()
-    return [
-        Sampled(None) if token < 0 else Sampled(token, _logprobs(logits[r], token, draw))
-        for r, (token, draw) in enumerate(zip(chosen, draws, strict=True))
-    ]
+    out: list[tuple[Sampled, ...]] = []
+    first = 0
+    for draw in draws:
+        line = chosen[first : first + len(draw.drafts) + 1]
+        kept = line[: _accepted(line, draw) + 1]
+        out.append(tuple([_sampled(logits, first + i, token, draw) for i, token in enumerate(kept)]))
+        first += len(line)
+    return out
+
+
+def choose(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
+    """The token of each draw, its drafts aside, from a line of logits each: int32 [draws], lazy.
+
+    -1 where the logits hold NaN or +inf, or nothing but -inf.
+    """
+    return ops.choose(_processed(logits, draws), [_choice(draw) for draw in draws])
+
+
+def _accepted(line: Sequence[int], draw: Draw) -> int:
+    """How many drafts are what was chosen."""
+    for number, (token, draft) in enumerate(zip(line, draw.drafts, strict=False)):
+        if token != draft or token in draw.params.stop_token_ids:
+            return number
+    return len(draw.drafts)
+
+
+def _sampled(logits: mx.array, line: int, token: int, draw: Draw) -> Sampled:
+    return Sampled(None) if token < 0 else Sampled(token, _logprobs(logits[line], token, draw))
 
 
 def _choice(draw: Draw) -> ops.Choice:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ingle.cache.persistence import BlockFiles
-from ingle.contracts.cache import KEY_BLOCK, RowState, StateLayout
+from ingle.contracts.cache import KEY_BLOCK, RowState
 from ingle.engine.memory import RowMemory
 from ingle.engine.prompt_cache import BlockKey, PromptCache, block_key
 from ingle.engine.rows import Row
@@ -29,10 +29,10 @@ class Admission:
     """KV of all rows and of the prompt cache stays within `kv_bytes`. Used by the engine thread alone."""
 
     def __init__(
-        self, layout: StateLayout, kv_bytes: int, cache_bytes: int, files: BlockFiles | None = None
+        self, memory: RowMemory, kv_bytes: int, cache_bytes: int, files: BlockFiles | None = None
     ) -> None:
-        self.memory, self.kv_bytes = RowMemory(layout), kv_bytes
-        self.cache = PromptCache(layout, min(cache_bytes, kv_bytes), files)
+        self.memory, self.kv_bytes = memory, kv_bytes
+        self.cache = PromptCache(memory.layout, min(cache_bytes, kv_bytes), files)
         self.counters = AdmissionCounters()
 
     def start(self, row: Row, running: list[Row], make_state: Callable[[int], RowState]) -> bool:

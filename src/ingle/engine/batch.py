@@ -17,6 +17,7 @@ class DecodeBatch:
     def __init__(self) -> None:
         self.rows: tuple[Row, ...] = ()
         self.state: RowState | None = None
+        self.hidden: mx.array | None = None  # [rows, hidden]: what each row's newest token came from
 
     def stage(self, keep: Sequence[Row], joining: Sequence[Row]) -> StagedChange:
         """The batch of `keep` (members, any order) followed by `joining` (rows with states of their own).
@@ -32,16 +33,23 @@ class DecodeBatch:
             state = self.state.select(numbers, joined)
         elif joined:
             state = joined[0].select(range(joined[0].rows), joined[1:])
+        hidden = self._hidden(numbers, joining)
         if state is not None:
-            mx.eval(state.arrays)
+            mx.eval(state.arrays, [] if hidden is None else [hidden])
 
         def publish() -> None:
-            self.rows, self.state = rows, state
+            self.rows, self.state, self.hidden = rows, state, hidden
             for row in joining:
-                row.state = None
+                row.state = row.hidden = None
 
         return StagedChange(publish)
 
     def drop(self) -> None:
         """Forget all members and their state."""
-        self.rows, self.state = (), None
+        self.rows, self.state, self.hidden = (), None, None
+
+    def _hidden(self, kept: Sequence[int], joining: Sequence[Row]) -> mx.array | None:
+        parts = [row.hidden for row in joining if row.hidden is not None]
+        if self.hidden is not None and kept:
+            parts.insert(0, self.hidden[mx.array(list(kept))])
+        return mx.concatenate(parts) if parts else None

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
@@ -40,7 +40,9 @@ from ingle.engine.residents import Residents
 from ingle.engine.rows import Row, whole_blocks
 from ingle.engine.runner import Runner, StepResult
 from ingle.engine.scheduler import Plan
+from ingle.engine.speculation import Speculation
 from ingle.errors import EngineStopped, InvalidRequest, QueueFull
+from ingle.speculative.source import DraftSource
 
 _log = logging.getLogger(__name__)
 
@@ -74,16 +76,23 @@ class _Counters:
 class Engine:
     """See `engine.handle.EngineHandle`.
 
-    `build` makes the graph on the engine thread (arrays belong to the thread that made them).
+    `build` makes the graph on the engine thread (arrays belong to the thread that made them), and `drafts`
+    what proposes drafts for it.
 
     Raises:
         Whatever `build` raises, from the constructor; no thread is left behind.
     """
 
     def __init__(
-        self, build: Callable[[], ModelGraph], info: EngineInfo, config: EngineConfig, *, row_invariant: bool
+        self,
+        build: Callable[[], ModelGraph],
+        info: EngineInfo,
+        config: EngineConfig,
+        *,
+        row_invariant: bool,
+        drafts: Callable[[ModelGraph], DraftSource] | None = None,
     ) -> None:
-        self._info, self._config = info, config
+        self._info, self._config, self._drafts = info, config, drafts
         self._row_invariant = row_invariant
         self._lock = threading.Condition()
         self._inbox = _Inbox()
@@ -94,6 +103,7 @@ class Engine:
         self._rows: Residents  # these are made by the engine thread, with the graph
         self._memory: MemoryPlan
         self._features: FeatureCache
+        self.speculation: Speculation | None = None
         self._whole_blocks: bool
         self._events: dict[Subscriber, list[tuple[str, EngineEvent]]] = {}
         ready: _Ready = _Ready()
@@ -135,7 +145,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         c, admission, memory = self._counters, self._rows.admission, self._memory
-        busy = c.busy_since
+        busy, speculation = c.busy_since, self.speculation
         with self._lock:
             live = len(self._live)
         return EngineStats(
@@ -160,6 +170,10 @@ class Engine:
             encoded_media=self._features.counters.encoded,
             media_cache_hits=self._features.counters.hits,
             media_cache_bytes=self._features.counters.nbytes,
+            drafted_tokens=0 if speculation is None else speculation.counters.drafted,
+            accepted_tokens=0 if speculation is None else speculation.counters.accepted,
+            drafting_seconds=0.0 if speculation is None else speculation.counters.seconds,
+            failed_drafts=0 if speculation is None else speculation.counters.failures,
             peak_bytes=memory.peak,
             alive=self._thread.is_alive(),
             last_step_age_s=0.0 if busy is None else time.monotonic() - busy,
@@ -179,19 +193,24 @@ class Engine:
     def _main(self, build: Callable[[], ModelGraph], ready: _Ready) -> None:
         try:
             takes_media = self._info.takes_media
-            graph, self._memory = MemoryPlan.build(build, self._config, takes_media=takes_media)
+            graph, source, self._memory = MemoryPlan.build(
+                build, self._drafts, self._config, takes_media=takes_media
+            )
             folder = self._config.prompt_cache_dir
             if folder is not None:
                 limit = self._config.prompt_cache_disk_bytes
                 self._files = BlockFiles(folder, limit, self._info.identity)
             memory = self._memory
-            admission = Admission(graph.layout, memory.kv, memory.prompt_cache, self._files)
+            admission = Admission(memory.rows, memory.kv, memory.prompt_cache, self._files)
             pace = Pace(self._config.max_gap_ms / 1e3, self._config.window_tokens)
-            self._rows = Residents(admission, pace, self._config.max_rows)
+            self._rows = Residents(admission, pace, self._config.max_rows, source)
+            if source is not None:
+                self.speculation = Speculation(source, graph.layout)
             self._info = self._memory.limit(self._info)
             self._features = FeatureCache(graph.encode, memory.media)
             self._whole_blocks = bool(graph.whole_block)
-            runner = Runner(graph, self._features, row_invariant=self._row_invariant)
+            keep_hidden = source is not None and source.wants_hidden
+            runner = Runner(graph, self._features, row_invariant=self._row_invariant, keep_hidden=keep_hidden)
         except BaseException as error:
             ready.error = error
             ready.event.set()
@@ -242,7 +261,10 @@ class Engine:
             elif not row.started:
                 row.started = True
                 self._emit(row, Started(row.computed))
-        chosen = self._rows.plan()
+        drafts: dict[str, tuple[int, ...]] = {}
+        if self.speculation is not None and not self._rows.any_suspect:
+            drafts = self.speculation.propose(self._rows.batch)
+        chosen = self._rows.plan(drafts)
         self._counters.running = len(self._rows.running)
         if chosen.empty:
             return
@@ -251,11 +273,14 @@ class Engine:
         started = self._counters.busy_since = time.monotonic()
         self._memory.expect(
             self._rows.kv_bytes_after(chosen),
-            tokens=len(chosen.decode) + tokens,
-            rows=len(chosen.decode) + len(chosen.windows),
+            tokens=len(chosen.decode) + chosen.draft_tokens + tokens,
+            rows=len(chosen.decode) + chosen.draft_tokens + len(chosen.windows),
         )
         try:
             result = runner.run(chosen, self._rows.running, self._rows.batch)
+            if self.speculation is not None and streams:
+                seconds = time.monotonic() - started
+                self.speculation.learn(chosen.drafts, result.sampled, seconds, alone=not tokens)
             self._commit(result)
         except Exception as error:
             self._recover(chosen, error)
@@ -288,22 +313,25 @@ class Engine:
         self._rows.settle(joining)
         self._counters.kv_bytes = self._rows.kv_bytes
 
-    def _take(self, row: Row, sampled: Sampled) -> None:
-        """One new token of one row: emit it, or finish the row."""
+    def _take(self, row: Row, sampled: Sequence[Sampled]) -> None:
+        """The new tokens of one row: emit them, and finish the row if they end it."""
         params = row.request.sampling
-        token = sampled.token
-        if token is None:
+        last = sampled[-1].token  # nothing is accepted behind what ends a row
+        stops = last is None or last in params.stop_token_ids
+        new = sampled[:-1] if stops else sampled
+        row.suspect = row.suspect and last is None
+        self._counters.generated_tokens += len(sampled) - (last is None)
+        if new:
+            tokens = tuple([s.token for s in new if s.token is not None])
+            for token in tokens:
+                row.push(token)
+            logprobs = tuple([s.logprobs for s in new if s.logprobs is not None])
+            self._emit(row, TokensCommitted(tokens, logprobs or None))
+        if last is None:
             self._finish(row, "error", "the model produced values that are not finite numbers")
-            return
-        row.suspect = False
-        self._counters.generated_tokens += 1
-        if token in params.stop_token_ids:
-            self._finish(row, "stop", stop_token=token)
-            return
-        row.push(token)
-        logprobs = None if sampled.logprobs is None else (sampled.logprobs,)
-        self._emit(row, TokensCommitted((token,), logprobs))
-        if len(row.output) >= params.max_tokens:
+        elif stops:
+            self._finish(row, "stop", stop_token=last)
+        elif len(row.output) >= params.max_tokens:
             self._finish(row, "length")
 
     def _recover(self, chosen: Plan, error: Exception) -> None:
@@ -329,7 +357,7 @@ class Engine:
         self._counters.finished[reason] = self._counters.finished.get(reason, 0) + 1
         with self._lock:
             self._live.discard(row.id)
-        self._emit(row, Finished(reason, detail, stop_token))
+        self._emit(row, Finished(reason, detail, stop_token, row.drafted, row.accepted))
 
     def _emit(self, row: Row, event: EngineEvent) -> None:
         self._events.setdefault(row.subscriber, []).append((row.id, event))

@@ -11,16 +11,21 @@ from ingle.contracts.cache import KEY_BLOCK, StateLayout
 
 @dataclass(frozen=True, slots=True)
 class RowMemory:
-    """KV of one row, in whole blocks of KEY_BLOCK positions; exact for native blocks."""
+    """State of one row, in whole blocks of KEY_BLOCK positions; exact for native blocks.
+
+    `drafters` are the layouts of what a draft source remembers of the row beside the target.
+    """
 
     layout: StateLayout
+    drafters: tuple[StateLayout, ...] = ()
 
     def row(self, tokens: int, window: int = 1) -> int:
         """Bytes of a row of `tokens`, at the most: while a step computes the last `window` of them."""
         total = 0
-        for number, kind in enumerate(self.layout.kinds):
-            first = kind.retention.first_kept(max(0, tokens - window)) // KEY_BLOCK
-            total += (_blocks(tokens) - first) * self.layout.block_bytes(number)
+        for layout in (self.layout, *self.drafters):
+            for number, kind in enumerate(layout.kinds):
+                first = kind.retention.first_kept(max(0, tokens - window)) // KEY_BLOCK
+                total += (_blocks(tokens) - first) * layout.block_bytes(number)
         return total + self._carried()
 
     def most(self, tokens: int, window: int) -> int:
@@ -30,7 +35,11 @@ class RowMemory:
     def growth(self, tokens: int, new: int) -> int:
         """Bytes that a row of `tokens` takes more while it computes `new` tokens."""
         blocks = _blocks(tokens + new) - _blocks(tokens)
-        return blocks * sum(map(self.layout.block_bytes, range(len(self.layout.kinds))))
+        return blocks * sum(
+            layout.block_bytes(kind)
+            for layout in (self.layout, *self.drafters)
+            for kind in range(len(layout.kinds))
+        )
 
     def own(self, tokens: int, shared: int) -> int:
         """Bytes of a row of `tokens` whose first `shared` blocks the prompt cache counts.
@@ -38,15 +47,17 @@ class RowMemory:
         What a window still looks at counts as the row's: the cache may let its share of that go.
         """
         total = self._carried()
-        for number, kind in enumerate(self.layout.kinds):
-            first = kind.retention.first_kept(tokens) // KEY_BLOCK
-            if kind.retention.window is None:
-                first = max(first, shared)
-            total += max(0, _blocks(tokens) - first) * self.layout.block_bytes(number)
+        for layout in (self.layout, *self.drafters):
+            for number, kind in enumerate(layout.kinds):
+                first = kind.retention.first_kept(tokens) // KEY_BLOCK
+                if kind.retention.window is None and layout is self.layout:
+                    first = max(first, shared)
+                total += max(0, _blocks(tokens) - first) * layout.block_bytes(number)
         return total
 
     def _carried(self) -> int:
-        return 4 * sum(math.prod(shape) for shape in self.layout.recurrent)
+        layouts = (self.layout, *self.drafters)
+        return 4 * sum(math.prod(shape) for layout in layouts for shape in layout.recurrent)
 
 
 def _blocks(tokens: int) -> int:

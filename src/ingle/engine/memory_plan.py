@@ -11,12 +11,14 @@ import mlx.core as mx
 
 from ingle.cache.state import held_bytes, peak_bytes, reset_peak
 from ingle.config import EngineConfig
-from ingle.contracts.cache import KEY_BLOCK, StateLayout
+from ingle.contracts.cache import KEY_BLOCK
 from ingle.contracts.graph import ModelGraph
 from ingle.contracts.request import Request
 from ingle.engine.handle import EngineInfo
 from ingle.engine.memory import RowMemory, available_bytes
 from ingle.errors import ConfigError, InsufficientMemory
+from ingle.speculative.policy import MAX_DRAFTS
+from ingle.speculative.source import DraftSource
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ class MemoryPlan:
     transients: int  # of the largest step
     prompt_cache: int
     media: int  # soft tokens kept for later prompts
-    layout: StateLayout
+    rows: RowMemory
     step_bytes: Callable[[int, int], int]  # `ModelGraph.step_bytes`
     window: int  # most prompt tokens of a step
     before: int  # what this process held before
@@ -42,29 +44,36 @@ class MemoryPlan:
 
     @classmethod
     def build(
-        cls, build: Callable[[], ModelGraph], config: EngineConfig, *, takes_media: bool = False
-    ) -> tuple[ModelGraph, Self]:
-        """Build the graph and see what is left beside it.
+        cls,
+        build: Callable[[], ModelGraph],
+        drafts: Callable[[ModelGraph], DraftSource] | None,
+        config: EngineConfig,
+        *,
+        takes_media: bool = False,
+    ) -> tuple[ModelGraph, DraftSource | None, Self]:
+        """Build the graph and what drafts for it, and see what is left beside them.
 
         Raises:
             ConfigError: not enough for one short sequence.
         """
         free, before = available_bytes(), held_bytes()
         graph = build()
+        source = None if drafts is None else drafts(graph)
         mx.clear_cache()
         reset_peak()
         total = config.memory_bytes
         if total is None:
             total = _UNKNOWN if free is None else int(0.9 * free)
         window = max(config.window_tokens, graph.whole_block)
-        transients = graph.step_bytes(window + config.max_rows, config.max_rows)
+        drafted = 0 if source is None else MAX_DRAFTS
+        transients = graph.step_bytes(window + config.max_rows + drafted, config.max_rows + drafted)
         plan = cls(
             total=total,
             weights=held_bytes() - before,
             transients=transients,
             prompt_cache=0,
             media=0,
-            layout=graph.layout,
+            rows=RowMemory(graph.layout, () if source is None else source.layouts),
             step_bytes=graph.step_bytes,
             window=window,
             before=before,
@@ -81,7 +90,7 @@ class MemoryPlan:
                 f"{_mib(plan.weights)}, a step {_mib(transients)}, KV of {KEY_BLOCK} tokens "
                 f"{_mib(plan.row_bytes(KEY_BLOCK))} (--memory)"
             )
-        return graph, plan
+        return graph, source, plan
 
     @property
     def kv(self) -> int:
@@ -90,7 +99,7 @@ class MemoryPlan:
 
     def row_bytes(self, tokens: int) -> int:
         """The most that the state of one row takes until it has `tokens`."""
-        return RowMemory(self.layout).most(tokens, self.window)
+        return self.rows.most(tokens, self.window)
 
     def fitting(self, limit: int) -> int:
         """The most tokens, up to `limit`, whose state fits when nothing else is there."""

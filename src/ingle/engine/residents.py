@@ -6,7 +6,8 @@ Used by the engine thread alone. Nothing here runs the model.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ingle.contracts.cache import KEY_BLOCK, RowState
 from ingle.contracts.state import Transaction
@@ -15,6 +16,7 @@ from ingle.engine.batch import DecodeBatch
 from ingle.engine.pace import Pace
 from ingle.engine.rows import Row
 from ingle.engine.scheduler import Plan, RowView, plan
+from ingle.speculative.source import DraftSource
 
 _log = logging.getLogger(__name__)
 
@@ -27,8 +29,10 @@ def _turn(row: Row) -> tuple[int, int]:
 class Residents:
     """Rows by id. A row of `running` has a state of its own, or a place in `batch`, or starts over."""
 
-    def __init__(self, admission: Admission, pace: Pace, max_rows: int) -> None:
-        self.admission, self.pace = admission, pace
+    def __init__(
+        self, admission: Admission, pace: Pace, max_rows: int, source: DraftSource | None = None
+    ) -> None:
+        self.admission, self.pace, self._source = admission, pace, source
         self.waiting: dict[str, Row] = {}
         self.running: dict[str, Row] = {}
         self.batch = DecodeBatch()
@@ -41,6 +45,10 @@ class Residents:
     @property
     def any(self) -> bool:
         return bool(self.waiting or self.running)
+
+    @property
+    def any_suspect(self) -> bool:
+        return any(row.suspect for row in self.running.values())
 
     @property
     def kv_bytes(self) -> int:
@@ -71,8 +79,9 @@ class Residents:
             self.running[row.id] = row
             yield row, None
 
-    def plan(self) -> Plan:
-        """The next step; rows are paused until its KV fits."""
+    def plan(self, drafts: Mapping[str, tuple[int, ...]] | None = None) -> Plan:
+        """The next step, with `drafts` for rows of the batch if their KV fits too; rows are paused until the
+        rest does."""
         while True:
             members = set(self.batch.rows)
             views = [
@@ -89,6 +98,10 @@ class Residents:
                 for row in sorted(self.running.values(), key=lambda row: row.arrival)
             ]
             chosen = plan(views, self.pace.window(streams=bool(members)), self._border)
+            if drafts and chosen.decode:
+                chosen = replace(chosen, drafts=drafts)
+                if not self.admission.fits(self._growth(chosen), self._all):
+                    chosen, drafts = replace(chosen, drafts={}), None
             if len(self.running) <= 1 or self.admission.fits(self._growth(chosen), self._all):
                 moving = chosen.lengths
                 for view in views:
@@ -118,19 +131,21 @@ class Residents:
         try:
             with Transaction() as tx:
                 tx.stage(self.batch.stage(keep, joining))
+                if self._source is not None:
+                    tx.stage(self._source.stage(keep, joining))
                 tx.commit()
         except Exception as error:
             _log.warning("the batch could not change: %s", error, exc_info=error)
             error.with_traceback(None)
             for row in (*keep, *joining):
                 self._forget(row)
-            self.batch.drop()
+            self._drop()
 
     def start_over(self, ids: Sequence[str]) -> list[Row]:
         """After a failed step: these rows compute everything again, one at a time; the batch too."""
         for row in self.batch.rows:  # its state is one
             self._forget(row)
-        self.batch.drop()
+        self._drop()
         rows = [row for id in ids if (row := self.running.get(id)) is not None]
         for row in rows:
             self._forget(row)
@@ -146,6 +161,11 @@ class Residents:
         self.waiting.pop(row.id, None)
         self.admission.leave(row)
         row.state = None
+
+    def _drop(self) -> None:
+        self.batch.drop()
+        if self._source is not None:
+            self._source.drop()
 
     @property
     def _all(self) -> list[Row]:

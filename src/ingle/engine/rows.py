@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import mlx.core as mx
+
 from ingle.contracts.cache import RowState
 from ingle.contracts.request import ContentSpan, Request, Subscriber
 from ingle.decoding.processors import TokenHistory, needs_history
 from ingle.decoding.sampler import Draw
 from ingle.engine.prompt_cache import BlockKey, Lease
+from ingle.speculative.policy import Rates
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +28,7 @@ class Row:
     computed: int = 0  # tokens whose KV exists
     output: list[int] = field(default_factory=list[int])
     state: RowState | None = None
+    hidden: mx.array | None = None  # [1, hidden]: what its newest token came from, until it joins the batch
     suspect: bool = False  # its last step failed: it runs alone until it has put out a token
     history: TokenHistory | None = None
     arrival: int = 0  # number among all requests of this engine
@@ -33,6 +37,9 @@ class Row:
     lease: Lease | None = None  # of the prompt cache
     keys: list[BlockKey] = field(default_factory=list[BlockKey])  # of its whole blocks, as far as asked for
     blocks: tuple[tuple[int, int], ...] = ()  # [start, end) of spans that one window computes whole
+    rates: Rates = field(default_factory=Rates)  # how often its drafts are right
+    drafted: int = 0
+    accepted: int = 0
 
     def __post_init__(self) -> None:
         if needs_history(self.request.sampling):
@@ -49,6 +56,11 @@ class Row:
     @property
     def pending(self) -> int:
         return self.known - self.computed
+
+    @property
+    def room(self) -> int:
+        """Tokens that it may still put out."""
+        return self.request.sampling.max_tokens - len(self.output)
 
     def tokens(self, start: int, length: int) -> list[int]:
         """Known tokens at positions [start, start + length)."""
@@ -67,7 +79,7 @@ class Row:
     def forget(self) -> None:
         """Drop all state: everything known becomes pending and is computed again."""
         self.computed = 0
-        self.state = None
+        self.state = self.hidden = None
 
 
 def whole_blocks(content: Sequence[ContentSpan]) -> tuple[tuple[int, int], ...]:

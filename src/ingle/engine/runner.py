@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
 from ingle.contracts.cache import RowState
 from ingle.contracts.graph import ModelGraph, Phase, PhaseGroup, SoftTokens
-from ingle.decoding.sampler import Sampled, sample
+from ingle.decoding.sampler import Draw, Sampled, sample
 from ingle.engine.batch import DecodeBatch
 from ingle.engine.features import FeatureCache
 from ingle.engine.rows import Row
@@ -19,18 +20,21 @@ from ingle.forward.packed import forward
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`computed` counts the tokens each row had computed; `sampled` holds rows that got a token."""
+    """`computed` counts the tokens each row had computed and keeps; `sampled` holds rows that got tokens."""
 
     computed: Mapping[str, int]
-    sampled: Mapping[str, Sampled]
+    sampled: Mapping[str, Sequence[Sampled]]
 
 
 class Runner:
     """Runs steps on one graph. Everything lazy is evaluated before `run` returns."""
 
-    def __init__(self, graph: ModelGraph, features: FeatureCache, *, row_invariant: bool) -> None:
+    def __init__(
+        self, graph: ModelGraph, features: FeatureCache, *, row_invariant: bool, keep_hidden: bool = False
+    ) -> None:
+        """With `keep_hidden` rows and batch keep the hidden states that their newest tokens came from."""
         self._graph, self._features = graph, features
-        self._row_invariant = row_invariant
+        self._row_invariant, self._keep_hidden = row_invariant, keep_hidden
 
     def make_state(self, rows: int) -> RowState:
         return self._graph.make_state(rows)
@@ -43,17 +47,17 @@ class Runner:
         """
         groups: list[PhaseGroup] = []
         ready: list[int] = []  # groups whose rows get a token
-        draws: list[Row] = []  # those rows, in the order of their logits
+        draws: list[Draw] = []  # of those rows, in the order of their logits
+        drawn: list[Row] = []
         computed: dict[str, int] = {}
         if plan.decode:
             members = batch.rows
+            drawn += members
             assert {row.id for row in members} == set(plan.decode), "a step decodes the whole batch"
-            ids = mx.array([row.tokens(row.computed, 1) for row in members], mx.int32)
-            ready.append(len(groups))
-            draws += members
             assert batch.state is not None
-            groups.append(PhaseGroup(Phase.DECODE, ids, batch.state))
-            computed.update((row.id, 1) for row in members)
+            ready.append(len(groups))
+            draws += [replace(row.draw(), drafts=plan.drafts.get(row.id, ())) for row in members]
+            groups.append(_next_tokens(members, batch.state, plan.drafts))
         for window in plan.windows:
             row = rows[window.id]
             if row.state is None:
@@ -61,15 +65,33 @@ class Runner:
             ends_prompt = window.length == row.pending
             if ends_prompt:
                 ready.append(len(groups))
-                draws.append(row)
+                draws.append(row.draw())
+                drawn.append(row)
             groups.append(self._window(row, row.state, window.length, wanted=1 if ends_prompt else 0))
             computed[row.id] = window.length
         hidden = forward(self._graph, groups, row_invariant=self._row_invariant)
-        sampled: dict[str, Sampled] = {}
+        sampled: dict[str, Sequence[Sampled]] = {}
+        lines: mx.array | None = None  # hidden states that logits are made of
         if ready:
-            last = mx.concatenate([hidden[group][:, -1] for group in ready])
-            results = sample(self._graph.logits(last), [row.draw() for row in draws])
-            sampled = {row.id: result for row, result in zip(draws, results, strict=True)}
+            lines = _join([hidden[group].reshape(-1, hidden[group].shape[-1]) for group in ready])
+            results = sample(self._graph.logits(lines), draws)
+            sampled = {row.id: result for row, result in zip(drawn, results, strict=True)}
+        if plan.decode:
+            assert batch.state is not None
+            computed.update((row.id, len(sampled[row.id])) for row in batch.rows)
+            if plan.drafts:
+                drafted = [len(plan.drafts.get(row.id, ())) for row in batch.rows]
+                batch.state.trim(
+                    [n + 1 - computed[row.id] for row, n in zip(batch.rows, drafted, strict=True)]
+                )
+        if self._keep_hidden and lines is not None:
+            newest = _newest(lines, draws, [len(sampled[row.id]) for row in drawn])
+            members = len(batch.rows) if plan.decode else 0
+            if members:
+                batch.hidden = newest[:members]
+            for number, row in enumerate(drawn[members:], members):
+                row.hidden = newest[number : number + 1]
+            mx.eval(newest)
         mx.eval(hidden, [group.state.arrays for group in groups])
         return StepResult(computed, sampled)
 
@@ -97,3 +119,26 @@ class Runner:
             ends=None if ends is None else mx.array([ends], mx.int32),
             wanted=wanted,
         )
+
+
+def _next_tokens(rows: Sequence[Row], state: RowState, drafts: Mapping[str, Sequence[int]]) -> PhaseGroup:
+    """Each row's pending token, and its drafts behind it."""
+    if not drafts:
+        return PhaseGroup(
+            Phase.DECODE, mx.array([row.tokens(row.computed, 1) for row in rows], mx.int32), state
+        )
+    tokens = [[*row.tokens(row.computed, 1), *drafts.get(row.id, ())] for row in rows]
+    ids = mx.array([token for line in tokens for token in line], mx.int32)
+    return PhaseGroup(Phase.VERIFY, ids, state, lengths=tuple(map(len, tokens)))
+
+
+def _newest(lines: mx.array, draws: Sequence[Draw], counts: Sequence[int]) -> mx.array:
+    """Of each draw the line that the last of its `counts[i]` tokens came from: [draws, hidden]."""
+    if len(draws) == lines.shape[0]:
+        return lines
+    starts = itertools.accumulate((1 + len(draw.drafts) for draw in draws), initial=0)
+    return lines[mx.array([start + n - 1 for start, n in zip(starts, counts, strict=False)])]
+
+
+def _join(parts: list[mx.array]) -> mx.array:
+    return parts[0] if len(parts) == 1 else mx.concatenate(parts)

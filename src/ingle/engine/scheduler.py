@@ -7,8 +7,8 @@ part of the budget before the others, so that neither priority nor a long prompt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 GRANT_AFTER = 8  # steps without a window after which a row is granted one
 
@@ -37,6 +37,9 @@ class Window:
 class Plan:
     decode: tuple[str, ...] = ()
     windows: tuple[Window, ...] = ()
+    drafts: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict[str, tuple[int, ...]]
+    )  # of decode rows
 
     @property
     def empty(self) -> bool:
@@ -45,7 +48,13 @@ class Plan:
     @property
     def lengths(self) -> dict[str, int]:
         """Tokens that each row computes."""
-        return {**dict.fromkeys(self.decode, 1), **{w.id: w.length for w in self.windows}}
+        lengths = dict.fromkeys(self.decode, 1)
+        lengths |= {id: 1 + len(drafts) for id, drafts in self.drafts.items()}
+        return lengths | {w.id: w.length for w in self.windows}
+
+    @property
+    def draft_tokens(self) -> int:
+        return sum(map(len, self.drafts.values()))
 
     @property
     def window_tokens(self) -> int:

@@ -60,7 +60,7 @@ class _Packed:
         return self.starts[-1]
 
     def part(self, number: int, whole: mx.array | None = None) -> mx.array:
-        """Group `number`'s part of the hidden states, or of `whole`: [rows, length, ...], or [tokens, ...]."""
+        """Group `number`'s part of the hidden states, or of `whole`: [rows, length or uneven, ...]."""
         group, x = self.runs[number].group, self.hidden if whole is None else whole
         if group.tokens < x.shape[0]:
             x = x[self.starts[number] : self.starts[number + 1]]
@@ -114,7 +114,9 @@ def _forward_packed(graph: ModelGraph, groups: Sequence[PhaseGroup]) -> list[mx.
     ]
 
 
-def read(layers: Sequence[GraphLayer], hidden: mx.array, group: PhaseGroup, offsets: Sequence[int]) -> mx.array:
+def read(
+    layers: Sequence[GraphLayer], hidden: mx.array, group: PhaseGroup, offsets: Sequence[int]
+) -> mx.array:
     """Layers that own no KV over hidden states [tokens, hidden] of `group`, whose state they attend to.
 
     Row r's tokens stand at position offsets[r] and on; the state does not change.

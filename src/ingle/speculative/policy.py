@@ -1,0 +1,152 @@
+"""How many drafts each row gets: as many as pay, by what was measured, and none where they lose.
+
+Worth is tokens for each second of a step. A step's time is learnt for each number of tokens it computes, a
+round of drafting for each depth, and for each row how often a draft is right whose predecessors were.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+MAX_DEPTH = 16
+MAX_DRAFTS = 32
+"""Of all rows in one step: each needs a row of logits."""
+
+_FOLLOW = 0.2  # weight of the newest time
+_LEARN = 0.12  # weight of the newest right or wrong draft, for a row
+_LEARN_SHARED = 0.02  # the same over all rows, where new rows start
+_DRIFT = 0.01  # how much of the shared rate a row takes on in a step that tells nothing about it
+_GAIN = 1.03  # drafts must promise so much more
+_SHORTEST_WAIT, _LONGEST_WAIT = 24, 1024  # steps without drafts before they are tried again
+_START = {5: 0.8, 3: 0.45}  # what to expect of n-grams by size
+_UNKNOWN = 0.6
+
+
+class CostCurve:
+    """Seconds by size: the measured ones followed, the others between and beyond them in straight lines."""
+
+    def __init__(self, growth: float) -> None:
+        """`growth`: what one more costs, as a part of the smallest known, until two sizes are known."""
+        self._growth = growth
+        self._sizes: list[int] = []
+        self._seconds: list[float] = []
+
+    @property
+    def known(self) -> bool:
+        return bool(self._sizes)
+
+    def observe(self, size: int, seconds: float) -> None:
+        at = bisect_left(self._sizes, size)
+        if at < len(self._sizes) and self._sizes[at] == size:
+            before = self._seconds[at]
+            # A step that was interrupted says little: it counts as half as long again at the most.
+            self._seconds[at] += _FOLLOW * (min(seconds, 1.5 * before) - before)
+        else:
+            self._sizes.insert(at, size)
+            self._seconds.insert(at, seconds)
+
+    def __call__(self, size: int) -> float:
+        sizes, seconds = self._sizes, self._seconds
+        at = bisect_left(sizes, size)
+        if at < len(sizes) and sizes[at] == size:
+            return seconds[at]
+        if len(sizes) == 1:
+            return seconds[0] * max(0.1, 1 + self._growth * (size - sizes[0]))
+        at = min(max(at, 1), len(sizes) - 1)
+        slope = (seconds[at] - seconds[at - 1]) / (sizes[at] - sizes[at - 1])
+        return max(seconds[at - 1] + max(slope, 0.0) * (size - sizes[at - 1]), 0.1 * seconds[0])
+
+
+@dataclass(slots=True)
+class Rates:
+    """How often drafts of one row were right, for each kind of proposal."""
+
+    by_kind: dict[int, float] = field(default_factory=dict[int, float])
+
+
+class Policy:
+    """One for each engine: what it learns is about this machine, this model and this source."""
+
+    def __init__(self, *, looks_up: bool) -> None:
+        self._looks_up = looks_up
+        self._step = CostCurve(0.15)
+        self._round = CostCurve(1.0)  # of drafting, by depth
+        self._shared: dict[int, float] = {}
+        self._idle = 0  # steps without drafts
+        self._wait = _SHORTEST_WAIT
+
+    def depths(self, rates: Sequence[Rates], kinds: Sequence[int], most: Sequence[int]) -> list[int]:
+        """Drafts for each row of a batch, at most `most[r]`."""
+        rows = len(rates)
+        depths = [0] * rows
+        if not any(most) or not self._step.known:
+            return depths
+        if not self._looks_up and not self._round.known:
+            return [min(2, n) for n in most]  # the first round tells what a round costs
+        if self._idle >= self._wait:
+            self._idle, self._wait = 0, min(2 * self._wait, _LONGEST_WAIT)
+            return _within([min(3, n) for n in most], MAX_DRAFTS)
+        chances = [self.rate(r, kind) for r, kind in zip(rates, kinds, strict=True)]
+        heap = [(-p, r) for r, (p, n) in enumerate(zip(chances, most, strict=True)) if n]
+        heapq.heapify(heap)
+        best = rows / self._step(rows) * _GAIN
+        tokens, taken, chosen, deepest = float(rows), [0] * rows, 0, 0
+        order: list[int] = []
+        while heap and len(order) < MAX_DRAFTS:
+            worth, r = heap[0]
+            tokens -= worth
+            taken[r] += 1
+            order.append(r)
+            deepest = max(deepest, taken[r])
+            drafting = 0.0 if self._looks_up else self._round(deepest)
+            value = tokens / (self._step(rows + len(order)) + drafting)
+            if value > best:
+                best, chosen = value, len(order)
+            if taken[r] < most[r]:
+                heapq.heapreplace(heap, (worth * chances[r], r))
+            else:
+                heapq.heappop(heap)
+        for r in order[:chosen]:
+            depths[r] += 1
+        if chosen:
+            self._wait = _SHORTEST_WAIT
+        return depths
+
+    def rate(self, rates: Rates, kind: int) -> float:
+        """How likely a row's draft is right if those before it were."""
+        known = rates.by_kind.get(kind)
+        return self._shared.get(kind, _START.get(kind, _UNKNOWN)) if known is None else known
+
+    def observe_row(self, rates: Rates, kind: int, right: int, *, wrong: bool) -> None:
+        """Of a proposal of this row `right` tokens were what came, and then, if `wrong`, one was not."""
+        rate, shared = self.rate(rates, kind), self._shared.get(kind, _START.get(kind, _UNKNOWN))
+        if not right and not wrong:
+            rates.by_kind[kind] = rate + _DRIFT * (shared - rate)
+            return
+        for hit in (1.0,) * right + (0.0,) * wrong:
+            rate += _LEARN * (hit - rate)
+            shared += _LEARN_SHARED * (hit - shared)
+        rates.by_kind[kind], self._shared[kind] = rate, shared
+
+    def observe_step(self, rows: int, drafts: int, seconds: float) -> None:
+        """A step of so many rows and drafts, and nothing else."""
+        self._step.observe(rows + drafts, seconds)
+
+    def observe_drafting(self, depth: int, seconds: float) -> None:
+        """A round up to this depth."""
+        self._round.observe(depth, seconds)
+
+    def note(self, drafts: int) -> None:
+        """A step had so many."""
+        self._idle = 0 if drafts else self._idle + 1
+
+
+def _within(depths: list[int], most: int) -> list[int]:
+    out: list[int] = []
+    for depth in depths:
+        out.append(min(depth, most))
+        most -= out[-1]
+    return out

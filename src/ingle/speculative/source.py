@@ -1,0 +1,86 @@
+"""What proposes drafts: tokens that a row may go on with. The target decides; a source saves it steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlx.core as mx
+
+from ingle.contracts.cache import RowState, StateLayout
+from ingle.contracts.state import StagedChange
+from ingle.decoding.sampler import Draw
+
+
+class DraftRow(Protocol):
+    """A row of the decode batch as a source sees it: all its tokens but the last one are computed."""
+
+    @property
+    def known(self) -> int:
+        """Tokens of prompt and output."""
+        ...
+
+    def tokens(self, start: int, length: int) -> list[int]:
+        """Known tokens at positions [start, start + length)."""
+        ...
+
+    def draw(self) -> Draw:
+        """How its next token is chosen."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftBatch:
+    """The decode batch between two steps."""
+
+    rows: Sequence[DraftRow]
+    state: RowState  # the target's; row i of it belongs to rows[i]
+    hidden: mx.array | None  # [rows, hidden]: the target's final hidden states that the last tokens came from
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """How a row may go on. Proposals of one `kind` are right about equally often."""
+
+    tokens: tuple[int, ...] = ()
+    kind: int = 0
+
+
+NOTHING = Proposal()
+
+
+class DraftSource(Protocol):
+    """Used by the engine thread alone. Whatever it proposes, tokens stay what they are."""
+
+    @property
+    def name(self) -> str:
+        """For people: "n-gram look-up", "draft model"."""
+        ...
+
+    @property
+    def looks_up(self) -> bool:
+        """Proposals cost next to nothing: they come first, and the policy says how much of them is used."""
+        ...
+
+    @property
+    def wants_hidden(self) -> bool:
+        """It reads `DraftBatch.hidden`."""
+        ...
+
+    @property
+    def layouts(self) -> tuple[StateLayout, ...]:
+        """Of what it remembers for each row, beside the target."""
+        ...
+
+    def propose(self, batch: DraftBatch, depths: Sequence[int]) -> list[Proposal]:
+        """For each row at most `depths[r]` tokens. Row r's proposal depends on row r alone."""
+        ...
+
+    def stage(self, keep: Sequence[DraftRow], joining: Sequence[DraftRow]) -> StagedChange:
+        """The batch will be `keep`, then `joining`. All that can fail happens here."""
+        ...
+
+    def drop(self) -> None:
+        """Forget all rows."""
+        ...
