@@ -175,6 +175,30 @@ class GraphLayer(Protocol):
         ...
 
 
+class AssistantGraph(Protocol):
+    """A drafter whose layers attend to its target's KV, at the place of the last valid entry."""
+
+    @property
+    def layers(self) -> Sequence[GraphLayer]:
+        """They own no KV; `kv_index` are numbers of the target's."""
+        ...
+
+    def begin(self, embeddings: mx.array, hidden: mx.array) -> mx.array:
+        """The target's embeddings of the newest tokens and the hidden states that these came from, both
+        [rows, target's hidden] -> [rows, hidden]."""
+        ...
+
+    def norm(self, hidden: mx.array) -> mx.array: ...
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Normed hidden states [rows, hidden] -> float32 [rows, vocab]."""
+        ...
+
+    def back(self, hidden: mx.array) -> mx.array:
+        """Normed hidden states -> what `begin` takes with the drafted token, [rows, target's hidden]."""
+        ...
+
+
 class ModelGraph(Protocol):
     @property
     def layers(self) -> Sequence[GraphLayer]: ...

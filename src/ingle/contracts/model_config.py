@@ -66,6 +66,15 @@ class PerLayerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssistantConfig:
+    """What makes a decoder a drafter that lives on its target's hidden states and KV."""
+
+    backbone_size: int  # of the target's hidden states
+    centroids: int | None = None  # the head looks at the tokens of some clusters only; None: at all
+    active_centroids: int = 0  # so many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A decoder-only text model. Sizes are counts of elements; ids are token ids."""
 
@@ -99,6 +108,7 @@ class ModelConfig:
     per_layer: PerLayerConfig | None = None
     experts: ExpertsConfig | None = None
     encoders: EncodersConfig | None = None  # None: text only
+    assistant: AssistantConfig | None = None  # all layers read the target's KV; None: a model of its own
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = field(default_factory=tuple[int, ...])
 
@@ -135,6 +145,9 @@ class ModelConfig:
         for kind in set(self.layer_kinds):
             if kind not in self.rope:
                 raise CheckpointError(f"no rotary embedding is given for {kind} layers")
+        if self.assistant is not None:
+            self._check_assistant(self.assistant)
+            return
         if not 0 <= self.shared_kv_layers < self.num_layers:
             raise CheckpointError(
                 f"{self.shared_kv_layers} layers share KV, the model has {self.num_layers} layers"
@@ -144,6 +157,20 @@ class ModelConfig:
         if missing:
             raise CheckpointError(
                 f"the last {self.shared_kv_layers} layers share KV, no {missing.pop()} layer before has any"
+            )
+
+    def _check_assistant(self, assistant: AssistantConfig) -> None:
+        if self.shared_kv_layers != self.num_layers:
+            raise CheckpointError(
+                f"an assistant's layers own no KV: num_kv_shared_layers is {self.shared_kv_layers} of "
+                f"{self.num_layers}"
+            )
+        if assistant.backbone_size < 1:
+            raise CheckpointError(f"backbone_hidden_size is {assistant.backbone_size}")
+        count, active = assistant.centroids, assistant.active_centroids
+        if count is not None and (count < 1 or self.vocab_size % count or not 1 <= active <= count):
+            raise CheckpointError(
+                f"{active} of {count} centroids make no sense for a vocabulary of {self.vocab_size}"
             )
 
     def heads_of(self, kind: LayerKind) -> HeadShape:

@@ -60,7 +60,9 @@ class WeightSource(Protocol):
     multiplied (Gemma's "1 + w" already added).
     """
 
-    def names(self) -> Iterable[str]: ...
+    def names(self) -> Iterable[str]:
+        """Of all that `take` reads."""
+        ...
 
     def has(self, name: str) -> bool: ...
 
@@ -69,5 +71,13 @@ class WeightSource(Protocol):
 
         Raises:
             CheckpointError: the tensor is missing, cut short or of an unsupported type; names it.
+        """
+        ...
+
+    def integers(self, name: str) -> mx.array:
+        """Read one tensor of indices.
+
+        Raises:
+            CheckpointError: the tensor is missing or holds something else; names it.
         """
         ...

@@ -77,8 +77,16 @@ class WeightReader(TensorReader):
         weight = self.take(name, *shape)
         return [part(weight, number) for number in range(shape[0])]
 
-    def attention(self, name: str, index: int, *, qk_norm: bool = False, v_norm: bool = False) -> Attention:
-        """`v_norm`: values are normed too, without a factor."""
+    def attention(
+        self,
+        name: str,
+        index: int,
+        *,
+        qk_norm: bool = False,
+        v_norm: bool = False,
+        kv_index: int | None = None,
+    ) -> Attention:
+        """`v_norm`: values are normed too, without a factor. `kv_index`: of another model's KV."""
         c = self._config
         kind = c.layer_kinds[index]
         shape, owns = c.heads_of(kind), index < c.owning_layers
@@ -98,7 +106,7 @@ class WeightReader(TensorReader):
             kv_heads=shape.kv_heads,
             head_dim=dim,
             scale=c.attention_scale,
-            kv_index=c.kv_index(index),
+            kv_index=c.kv_index(index) if kv_index is None else kv_index,
             window=c.window if kind == "sliding" else None,
             softcap=c.attention_softcap,
             q_norm=self.norm(f"{name}.q_norm", dim) if qk_norm else None,

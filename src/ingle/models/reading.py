@@ -43,6 +43,20 @@ class TensorReader:
         """A tensor of one number: without a shape, or as many ones as it has dimensions."""
         return cast("float", self.tensor(name, *shape).item())
 
+    def integers(self, name: str, size: int, below: int) -> mx.array:
+        """int32 [size]. Raises CheckpointError: a number outside [0, below), too."""
+        values = self.source.integers(name)
+        if tuple(values.shape) != (size,):
+            raise CheckpointError(
+                f"tensor {name!r} has shape {tuple(values.shape)}, the configuration says {(size,)}"
+            )
+        low, high = cast("int", values.min().item()), cast("int", values.max().item())
+        if low < 0 or high >= below:
+            raise CheckpointError(f"tensor {name!r} holds {low} to {high}, expected 0 to {below - 1}")
+        values = values.astype(mx.int32)
+        mx.eval(values)
+        return values
+
     def linear(self, name: str, outputs: int, inputs: int, *, bias: bool = False) -> Linear:
         """The matrix `name`.weight [outputs, inputs], with `name`.bias [outputs] when asked for."""
         weight = self.take(f"{name}.weight", outputs, inputs)

@@ -68,6 +68,9 @@ class GGUFWeights:
     def has(self, name: str) -> bool:
         return self._stored_name(name) in self._file.tensors
 
+    def integers(self, name: str) -> mx.array:
+        raise CheckpointError(f"{self._file.path}: tensor {name!r} is missing")
+
     def take(self, name: str) -> Weight:
         stored = self._stored_name(name)
         tensor = None if stored is None else self._file.tensors.get(stored)

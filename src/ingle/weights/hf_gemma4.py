@@ -20,6 +20,7 @@ from ingle.contracts.encoder_config import (
     VisionTowerConfig,
 )
 from ingle.contracts.model_config import (
+    AssistantConfig,
     ExpertsConfig,
     HeadShape,
     LayerKind,
@@ -37,7 +38,9 @@ _DEFAULT_ROPE: Mapping[LayerKind, RopeConfig] = {
 _SOFT_TOKENS = {"image_token_id": 258_880, "audio_token_id": 258_881, "video_token_id": 258_884}
 
 
-def _text(fields: Fields, ends: tuple[int, ...], *, unified: bool = False, **more: Any) -> ModelConfig:
+def _text(
+    fields: Fields, ends: tuple[int, ...], *, unified: bool = False, family: str = "gemma4", **more: Any
+) -> ModelConfig:
     shared = common(fields, ends)
     _require(fields, {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False})
     both_ways = fields.values.get("use_bidirectional_attention")
@@ -50,7 +53,7 @@ def _text(fields: Fields, ends: tuple[int, ...], *, unified: bool = False, **mor
     return ModelConfig(
         **shared,
         **more,
-        family="gemma4",
+        family=family,
         head_dim=head_dim,
         full_heads=_full_heads(fields, tuple(kinds), shared["num_kv_heads"], head_dim),
         context_length=context,
@@ -209,9 +212,35 @@ def _require(fields: Fields, wanted: Mapping[str, str | int | bool]) -> None:
             raise fields.refuse(key, str(value).lower())
 
 
+def _assistant(fields: Fields, ends: tuple[int, ...], *, unified: bool) -> ModelConfig:
+    """A drafter. Its layers have no per-layer inputs and no experts."""
+    text = fields.section("text_config")
+    ordered = fields.boolean("use_ordered_embeddings", False)
+    config = _text(
+        text,
+        ends,
+        unified=unified,
+        family="gemma4_assistant",
+        assistant=AssistantConfig(
+            backbone_size=fields.integer("backbone_hidden_size"),
+            centroids=fields.integer("num_centroids", 2048) if ordered else None,
+            active_centroids=fields.integer("centroid_intermediate_top_k", 32) if ordered else 0,
+        ),
+    )
+    if config.per_layer is not None:
+        raise text.refuse("hidden_size_per_layer_input", "0 for an assistant")
+    if config.experts is not None:
+        raise text.refuse("enable_moe_block", "false for an assistant")
+    if not config.tied_head:
+        raise text.refuse("tie_word_embeddings", "true for an assistant")
+    return config
+
+
 READERS: Mapping[str, Callable[[Fields, tuple[int, ...]], ModelConfig]] = {
     "gemma4": lambda fields, ends: _with_media(fields, ends, unified=False),
     "gemma4_text": _text,
     "gemma4_unified": lambda fields, ends: _with_media(fields, ends, unified=True),
     "gemma4_unified_text": lambda fields, ends: _text(fields, ends, unified=True),
+    "gemma4_assistant": lambda fields, ends: _assistant(fields, ends, unified=False),
+    "gemma4_unified_assistant": lambda fields, ends: _assistant(fields, ends, unified=True),
 }

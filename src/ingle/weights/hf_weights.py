@@ -17,6 +17,7 @@ _ENCODERS = tuple(
     for part in ("vision_tower", "embed_vision", "vision_embedder", "audio_tower", "embed_audio")
 )
 _FLOATS = ("F32", "F16", "BF16", "F64")
+_INTEGERS = ("I32", "I64")
 
 
 def normal_name(name: str) -> str:
@@ -40,7 +41,7 @@ class HFWeights:
         self._stored = {normal_name(name): name for name in folder.names()}
 
     def names(self) -> Iterable[str]:
-        return self._stored.keys()
+        return [ours for ours, stored in self._stored.items() if self._folder.dtype(stored) not in _INTEGERS]
 
     def has(self, name: str) -> bool:
         return name in self._stored
@@ -60,6 +61,14 @@ class HFWeights:
         if self._plus_one and layer.endswith("norm"):
             values = values.astype(mx.float32) + 1.0
         return Dense(values)
+
+    def integers(self, name: str) -> mx.array:
+        stored = self._stored.get(name)
+        if stored is None:
+            raise CheckpointError(f"tensor {name!r} is missing from the checkpoint")
+        if (kind := self._folder.dtype(stored)) not in _INTEGERS:
+            raise CheckpointError(f"tensor {stored!r} holds {kind}, expected one of {', '.join(_INTEGERS)}")
+        return self._folder.read(stored)
 
     def _codes(self, layer: str, form: CodeFormat | None) -> Affine:
         if form is None:
