@@ -97,7 +97,7 @@ def test_every_step_is_the_reference(pair: Pair, sizes: tuple[int, ...], form: s
             for mine, name in ((logits, "logits"), (hidden, "back")):
                 error = np.abs(np.array(mine[r]) - pair.golden[f"{size}.{name}"][step]).max()
                 # Arrays are for GPUs, whose float32 operations round more often than ours.
-                    assert error < (1e-5 if form == "own" else 3e-5), (size, step, name)
+                assert error < (1e-5 if form == "own" else 3e-5), (size, step, name)
         tokens = mx.argmax(logits, axis=-1)
     assert batch.state.lengths == tuple(sizes), "an assistant leaves no trace"
 

@@ -8,17 +8,15 @@ their offsets, so there are no masks to build, and a row's drafts are the same a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import mlx.core as mx
-import numpy as np
 
 from ingle.contracts.cache import StateLayout
 from ingle.contracts.graph import AssistantGraph, ModelGraph, Phase, PhaseGroup
 from ingle.contracts.state import StagedChange
-from ingle.decoding.sampler import Draw, choose
+from ingle.decoding.sampler import choose
 from ingle.forward.packed import read
-from ingle.speculative.source import DraftBatch, DraftRow, Proposal
+from ingle.speculative.source import DraftBatch, DraftRow, Proposal, ahead, proposals
 
 
 class AssistantSource:
@@ -51,7 +49,7 @@ class AssistantSource:
             group = PhaseGroup(Phase.DECODE, tokens, batch.state, lengths=_ones(active, len(depths)))
             inner = self._graph.begin(self._target.embed(tokens), hidden)
             inner = self._graph.norm(read(self._graph.layers, inner, group, offsets))
-            tokens = choose(self._graph.logits(inner), [_ahead(draws[r], step) for r in active])
+            tokens = choose(self._graph.logits(inner), [ahead(draws[r], step) for r in active])
             drafted.append(tokens)
             members.append(active)
             if step + 1 < max(depths):
@@ -64,26 +62,6 @@ class AssistantSource:
 
     def drop(self) -> None:
         pass
-
-
-def proposals(rows: int, members: Sequence[Sequence[int]], drafted: Sequence[mx.array]) -> list[Proposal]:
-    """What was drafted, row by row: `drafted[step][i]` belongs to row `members[step][i]`.
-
-    A row ends where its logits were not finite.
-    """
-    out: list[list[int]] = [[] for _ in range(rows)]
-    for step, (active, tokens) in enumerate(zip(members, drafted, strict=True)):
-        values: list[int] = np.array(tokens).tolist()
-        for r, token in zip(active, values, strict=True):
-            if token >= 0 and len(out[r]) == step:
-                out[r].append(token)
-    return [Proposal(tuple(tokens)) for tokens in out]
-
-
-def _ahead(draw: Draw, step: int) -> Draw:
-    """How the target will choose `step` tokens later: with the same noise. What it sees of drafts by then is
-    not followed."""
-    return replace(draw, position=draw.position + step, generated=draw.generated + step)
 
 
 def _ones(active: Sequence[int], rows: int) -> tuple[int, ...]:

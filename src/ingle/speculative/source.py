@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import mlx.core as mx
+import numpy as np
 
 from ingle.contracts.cache import RowState, StateLayout
 from ingle.contracts.state import StagedChange
@@ -84,3 +85,23 @@ class DraftSource(Protocol):
     def drop(self) -> None:
         """Forget all rows."""
         ...
+
+
+def proposals(rows: int, members: Sequence[Sequence[int]], drafted: Sequence[mx.array]) -> list[Proposal]:
+    """What was drafted, row by row: `drafted[step][i]` belongs to row `members[step][i]`.
+
+    A row ends where its logits were not finite.
+    """
+    out: list[list[int]] = [[] for _ in range(rows)]
+    for step, (active, tokens) in enumerate(zip(members, drafted, strict=True)):
+        values: list[int] = np.array(tokens).tolist()
+        for r, token in zip(active, values, strict=True):
+            if token >= 0 and len(out[r]) == step:
+                out[r].append(token)
+    return [Proposal(tuple(tokens)) for tokens in out]
+
+
+def ahead(draw: Draw, step: int) -> Draw:
+    """How the target will choose `step` tokens later: with the same noise. What it sees of drafts by then is
+    not followed."""
+    return replace(draw, position=draw.position + step, generated=draw.generated + step)
