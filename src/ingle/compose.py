@@ -16,6 +16,7 @@ from ingle.contracts.graph import ModelGraph
 from ingle.contracts.model_config import ModelConfig
 from ingle.contracts.text_assets import TextAssets
 from ingle.contracts.weights import Weight, part
+from ingle.drafters import DrafterChoice, choose_drafter
 from ingle.engine.handle import EngineInfo
 from ingle.engine.loop import Engine
 from ingle.engine.memory import RowMemory, available_bytes
@@ -42,16 +43,17 @@ def load(
     *,
     name: str,
     config: EngineConfig | None = None,
+    drafter: DrafterChoice = "ngram",
     threads: int | None = None,
     isa: str | None = None,
 ) -> Loaded:
-    """Open the checkpoint at `path` and start its engine.
+    """Open the checkpoint at `path` and start its engine, with what proposes drafts for it.
 
     `threads` and `isa` choose how the native CPU kernels run; None leaves it to the machine.
 
     Raises:
         CheckpointError: the files are missing, broken or not supported.
-        ConfigError: a setting is out of range.
+        ConfigError: a setting is out of range, or the drafter does not fit the model.
     """
     config = config or EngineConfig()
     native.configure(threads=threads, isa=isa)
@@ -60,6 +62,7 @@ def load(
     dtype = _dtype(config.dtype)
     context = min(checkpoint.config.context_length, config.context_length or 2**31)
     backend = ops.describe()
+    drafts = choose_drafter(drafter, checkpoint, dtype)
     engine = Engine(
         lambda: build_graph(checkpoint.config, checkpoint.weights, dtype),
         EngineInfo(
@@ -68,9 +71,11 @@ def load(
             backend=backend,
             identity=_identity(path, dtype),
             takes_media=checkpoint.config.encoders is not None,
+            drafts=drafts.about,
         ),
         config,
         row_invariant=ops.row_invariant(dtype),
+        drafts=drafts.make,
     )
     return Loaded(name, engine, checkpoint.text, checkpoint.config, f"{checkpoint.description}, {backend}")
 

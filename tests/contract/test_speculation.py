@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import mlx.core as mx
 import pytest
 
 from ingle.cache.arrays import ArrayState
 from ingle.cache.recurrent import Carried
 from ingle.cache.rows import RowCache
 from ingle.contracts.graph import ModelGraph
+from ingle.contracts.request import Request, SamplingParams
 from ingle.decoding import sampler
+from ingle.models.gemma4_assistant import Gemma4Assistant
+from ingle.speculative.assistant import AssistantSource
+from ingle.speculative.draft_rows import DraftModelSource
 from ingle.speculative.ngram import NgramSource
 from ingle.speculative.source import DraftSource
+from ingle.weights.checkpoint import open_checkpoint
 from support import drafting
+from support.collect import Collector
 from support.drafting import FixedPolicy
-from support.equality import SUBJECTS, Subject, busy_hour, run_machine
+from support.equality import FIXTURES, SUBJECTS, Subject, busy_hour, run_machine
+from support.toy import ToyGraph
 
 Make = Callable[[Subject, ModelGraph], DraftSource]
 SOURCES: dict[str, Make] = {
@@ -25,7 +33,23 @@ SOURCES: dict[str, Make] = {
     "anything": lambda subject, graph: drafting.anything(subject),
     "always wrong": lambda subject, graph: drafting.always_wrong(subject),
     "n-gram": lambda subject, graph: NgramSource((2, 1)),
+    "itself": lambda subject, graph: DraftModelSource(subject.build(), row_invariant=subject.exact),
 }
+ASSISTED = ["gemma4_e", "gemma4_dense"]
+
+
+def assistant(name: str) -> Make:
+    def make(subject: Subject, graph: ModelGraph) -> DraftSource:
+        target = open_checkpoint(FIXTURES / name)
+        own = open_checkpoint(FIXTURES / f"{name}_assistant")
+        return AssistantSource(Gemma4Assistant(own.config, own.weights, mx.float32, target.config), graph)
+
+    return make
+
+
+def other_model(subject: Subject, graph: ModelGraph) -> DraftSource:
+    """One that is mostly wrong, with a recurrent layer: what it carries goes back and forth."""
+    return DraftModelSource(ToyGraph(seed=5, vocab=subject.vocab, recurrent=True), row_invariant=False)
 
 
 def uneven() -> FixedPolicy:
@@ -37,6 +61,43 @@ def uneven() -> FixedPolicy:
 def test_the_fixed_schedule_holds_with_any_source(name: str, source: str) -> None:
     subject = SUBJECTS[name](drafts=SOURCES[source], policy=uneven)
     busy_hour(subject)
+    subject.close()
+
+
+@pytest.mark.parametrize("name", ASSISTED)
+def test_the_fixed_schedule_holds_with_an_assistant(name: str) -> None:
+    subject = SUBJECTS[name](drafts=assistant(name), policy=uneven)
+    busy_hour(subject)
+    subject.close()
+
+
+@pytest.mark.parametrize("name", ["toy", "llama"])
+def test_the_fixed_schedule_holds_with_another_model(name: str) -> None:
+    subject = SUBJECTS[name](drafts=other_model, policy=uneven)
+    busy_hour(subject)
+    subject.close()
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_drafter_that_is_its_target_is_always_right(name: str, temperature: float) -> None:
+    """Sampled too, since both draw with the same noise; through joining, leaving, pauses and rounds without."""
+    subject = SUBJECTS[name](drafts=SOURCES["itself"], policy=uneven)
+    engine, got = subject.engine(), Collector()
+    ids = [f"r{i}" for i in range(6)]
+    for number, id in enumerate(ids):
+        prompt = subject.beginnings[number % 4].ids
+        sampling = SamplingParams(temperature=temperature, seed=number, max_tokens=30 + 7 * number)
+        engine.submit(Request(id=id, prompt=prompt, sampling=sampling), got)
+        engine.step(5)
+        if number == 3:
+            engine.between_steps(lambda rows: rows._pause(next(iter(rows.running.values()))))  # pyright: ignore[reportPrivateUsage]
+    engine.finish()
+    finished = [got.wait(id, 5) for id in ids]
+    assert all(f.drafted > 20 and f.reason == "length" for f in finished), finished
+    if subject.exact:
+        assert all(f.accepted == f.drafted for f in finished), finished
+    engine.close()
     subject.close()
 
 

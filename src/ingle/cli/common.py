@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ingle.config import EngineConfig
 from ingle.env import Environment
-from ingle.weights.catalog import CATALOG, DEFAULT_MODEL
+from ingle.weights.catalog import CATALOG, DEFAULT_MODEL, BundledModel
 
 if TYPE_CHECKING:
     from ingle.compose import Loaded
@@ -64,6 +64,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         type=size,
         metavar="SIZE",
         help="soft tokens of pictures and sounds kept for later requests; 0 for none (256MiB at most)",
+    )
+    parser.add_argument(
+        "--drafter",
+        default="auto",
+        metavar="MODEL",
+        help="what proposes drafts: a model or an assistant, ngram, none "
+        "(auto: the assistant that comes with the model, else ngram)",
     )
     parser.add_argument(
         "--max-gap-ms",
@@ -137,7 +144,14 @@ def load(args: argparse.Namespace) -> Loaded:
         context_length=args.context,
         dtype=args.dtype,
     )
-    path = resolve(args.model, env.store(offline=args.offline), ProgressBar())
+    store = env.store(offline=args.offline)
+    path = resolve(args.model, store, ProgressBar())
+    drafter = args.drafter
+    if drafter == "auto":
+        known = CATALOG.get(args.model)
+        drafter = (known.drafter if isinstance(known, BundledModel) else None) or "ngram"
+    if drafter not in ("ngram", "none"):
+        drafter = resolve(drafter, store, ProgressBar())
     name = args.model if args.model in CATALOG else path.stem if path.is_file() else path.name
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -145,6 +159,7 @@ def load(args: argparse.Namespace) -> Loaded:
             path,
             name=getattr(args, "name", None) or name,
             config=config,
+            drafter=drafter,
             threads=args.threads or env.threads,
             isa=env.isa,
         )

@@ -62,8 +62,9 @@ def run(args: argparse.Namespace) -> int:
             print(f"ingle: warning: {config.host} is open to others and no API key is set", file=sys.stderr)
 
         def ready(url: str) -> None:
-            backend = loaded.engine.info.backend
-            print(f"Ingle {__version__} serves {model.name} at {url}/v1 ({backend})", flush=True)
+            info = loaded.engine.info
+            about = f"{info.backend}; {info.drafts}"
+            print(f"Ingle {__version__} serves {model.name} at {url}/v1 ({about})", flush=True)
 
         Server(create_app([model], config, media), config, ready).run_until_signal()
     finally:

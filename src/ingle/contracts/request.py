@@ -145,6 +145,8 @@ class TokensCommitted:
 
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] | None = None  # one per token when asked for
+    drafted: int = 0  # tokens that were proposed to the model for this request, so far
+    accepted: int = 0  # of them those that it would have said itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +156,8 @@ class Finished:
     reason: FinishReason
     detail: str | None = None  # for people: what failed, or why it was cancelled
     stop_token: int | None = None  # the stop token that ended the row
-    drafted: int = 0  # tokens that were proposed to the model
-    accepted: int = 0  # of them those that it would have said itself
+    drafted: int = 0  # see `TokensCommitted`
+    accepted: int = 0
 
 
 EngineEvent: TypeAlias = Started | TokensCommitted | Finished

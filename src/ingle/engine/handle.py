@@ -17,6 +17,7 @@ class EngineInfo:
     context_length: int  # tokens, prompt and output together
     backend: str  # for people: "cpu (native avx512)", "metal", ...
     identity: str = ""  # of weights and arithmetic: KV is only shared between engines of one identity
+    drafts: str = "no drafts"  # for people: what proposes them
     takes_media: bool = False  # the graph has encoders for the features that spans carry
     fitting_tokens: int | None = None  # of one sequence in all the memory for KV; None: more than the context
 

@@ -326,7 +326,7 @@ class Engine:
             for token in tokens:
                 row.push(token)
             logprobs = tuple([s.logprobs for s in new if s.logprobs is not None])
-            self._emit(row, TokensCommitted(tokens, logprobs or None))
+            self._emit(row, TokensCommitted(tokens, logprobs or None, row.drafted, row.accepted))
         if last is None:
             self._finish(row, "error", "the model produced values that are not finite numbers")
         elif stops:

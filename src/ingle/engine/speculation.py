@@ -31,10 +31,11 @@ class Speculation:
     """Used by the engine thread alone."""
 
     def __init__(self, source: DraftSource, layout: StateLayout) -> None:
-        """`layout` is the target's: drafts that it could not take back are not asked for."""
+        """`layout` is the target's: drafts that it, or the source, could not take back are not asked for."""
         self.source, self.policy = source, Policy(looks_up=source.looks_up)
         self.counters = SpeculationCounters()
-        slacks = [k.retention.slack for k in layout.kinds if k.retention.window is not None]
+        kinds = [kind for some in (layout, *source.layouts) for kind in some.kinds]
+        slacks = [kind.retention.slack for kind in kinds if kind.retention.window is not None]
         self._deepest = min([MAX_DEPTH, *slacks])
         self._proposals: dict[Row, Proposal] = {}  # of this step, those parts too that are not used
 
@@ -66,6 +67,8 @@ class Speculation:
             _log.warning("no drafts in this step: %s", error, exc_info=error)
             error.with_traceback(None)
             self.counters.failures += 1
+            self.source.drop()
+            self.source.stage((), rows).publish()
             return {}
         finally:
             self.counters.seconds += time.monotonic() - started

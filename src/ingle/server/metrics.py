@@ -83,7 +83,8 @@ class _EngineCollector(Collector):
         families: dict[str, Metric] = {}
         for model in self._models:
             stats = model.engine.stats()
-            for name, about, labels, value in _samples(stats):
+            drafts = "ingle_drafter_info", "What proposes drafts", {"drafter": model.engine.info.drafts}, 1.0
+            for name, about, labels, value in (*_samples(stats), drafts):
                 kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
                 family = families.get(name)
                 if family is None:
@@ -117,6 +118,10 @@ def _samples(s: EngineStats) -> Iterator[tuple[str, str, dict[str, str], float]]
     yield "ingle_encoded_media_total", "Pictures, frames and sounds encoded", none, s.encoded_media
     yield "ingle_media_cache_hits_total", "Those that the media cache had", none, s.media_cache_hits
     yield "ingle_media_cache_bytes", "Soft tokens in the media cache", none, s.media_cache_bytes
+    yield "ingle_spec_decode_num_draft_tokens_total", "Drafts that were verified", none, s.drafted_tokens
+    yield "ingle_spec_decode_num_accepted_tokens_total", "Drafts that were right", none, s.accepted_tokens
+    yield "ingle_spec_decode_seconds_total", "Time spent drafting", none, s.drafting_seconds
+    yield "ingle_spec_decode_failures_total", "Steps without drafts, by an error", none, s.failed_drafts
     yield "ingle_admission_delays_total", "Steps in which the next request waited for memory", none, s.delayed
     yield "ingle_engine_failed_steps_total", "Steps that raised", none, s.failed_steps
     yield "ingle_engine_alive", "1 while the engine thread runs", none, float(s.alive)

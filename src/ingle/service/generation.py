@@ -57,6 +57,17 @@ class Usage:
     completion_tokens: int = 0
     cached_tokens: int = 0  # of prompt_tokens, those whose KV was there already
     media: tuple[LoadedMedia, ...] = ()  # whose soft tokens are among prompt_tokens
+    drafts: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])  # of each choice
+
+    @property
+    def drafted_tokens(self) -> int:
+        """Proposed to the model."""
+        return sum(drafted for drafted, _ in self.drafts.values())
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Of the drafted ones those that the model would have said itself."""
+        return sum(accepted for _, accepted in self.drafts.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +187,13 @@ class Generation:
         stream, text = self._streams[index], self._texts[index]
         while True:
             event = await stream.next()
-            if isinstance(event, Finished):
-                break
             if isinstance(event, Started):
                 if index % self._choices == 0:  # the first choice of each prompt speaks for it
                     self.usage.cached_tokens += event.cached_tokens
                 continue
+            self.usage.drafts[index] = event.drafted, event.accepted
+            if isinstance(event, Finished):
+                break
             logprobs = event.logprobs or (None,) * len(event.tokens)
             for token, entry in zip(event.tokens, logprobs, strict=True):
                 self.usage.completion_tokens += 1

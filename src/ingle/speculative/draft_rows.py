@@ -1,9 +1,9 @@
 """Drafts of a smaller model with the same vocabulary, for all rows at once. It keeps a state of its own.
 
-Of each row it has computed the first tokens; what is missing is fed at the beginning of a round, in one forward
-with rows of different lengths: the newest token, the last draft if all were accepted (it was never fed), or
-more where the row sat out some rounds. A new row catches up in windows, while the others go on. What a
-round fed beyond what the row then said is taken back before the next one.
+Of each row it has computed the first tokens; what is missing is fed at the beginning of a round, in one
+forward with rows of different lengths: the newest token, the last draft if all were accepted (it was never
+fed), or more where the row sat out some rounds. A new row catches up in windows, while the others go on.
+What a round fed beyond what the row then said is taken back before the next one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DraftModelSource:
 
     def propose(self, batch: DraftBatch, depths: Sequence[int]) -> list[Proposal]:
         self._take_back()
-        self._catch_up(batch.rows)
+        self._catch_up()
         wanted = dict(zip(batch.rows, depths, strict=True))
         state = self._state
         drafting = [wanted[row] if self._missing(i) <= _FEED else 0 for i, row in enumerate(self._rows)]
@@ -81,12 +81,13 @@ class DraftModelSource:
 
     def stage(self, keep: Sequence[DraftRow], joining: Sequence[DraftRow]) -> StagedChange:
         self._take_back()
-        kept = [i for i, row in enumerate(self._rows) if row in set(keep)]
+        staying = set(keep)
+        kept = [i for i, row in enumerate(self._rows) if row in staying]
         rows = tuple([self._rows[i] for i in kept])
         state = self._state.select(kept) if self._state is not None and kept else None
         if state is not None:
             mx.eval(state.arrays)
-        new = {row: s for row, s in self._new.items() if row in set(keep)} | dict.fromkeys(joining)
+        new = {row: s for row, s in self._new.items() if row in staying} | dict.fromkeys(joining)
 
         def publish() -> None:
             self._rows, self._state, self._new = rows, state, new
@@ -114,7 +115,7 @@ class DraftModelSource:
             counts.append(len(drafts) - right)
         self._state.trim(counts)
 
-    def _catch_up(self, rows: Sequence[DraftRow]) -> None:
+    def _catch_up(self) -> None:
         """One window of the first row that is behind; a row that has caught up joins the others."""
         for i, row in enumerate(self._rows):
             if self._missing(i) > _FEED:

@@ -88,6 +88,11 @@ class Tokenizer:
         )
 
     @property
+    def vocabulary(self) -> dict[str, int]:
+        """Token ids by the vocabulary's own spelling."""
+        return self._ids
+
+    @property
     def vocab_size(self) -> int:
         """One more than the highest token id."""
         return len(self._bytes)

@@ -26,6 +26,7 @@ class BundledModel:
     nbytes: int
     licence: str
     about: str
+    drafter: str | None = None  # name of another bundled model that drafts for it
 
     @property
     def path(self) -> Path:
@@ -63,6 +64,13 @@ CATALOG: Mapping[str, CatalogModel | BundledModel] = {
             nbytes=2_500_000,
             licence="Apache-2.0",
             about="Gemma 4's form in miniature: sees digits and shapes, hears tones and digits (for tests)",
+            drafter="tiny-gemma4-assistant",
+        ),
+        BundledModel(
+            name="tiny-gemma4-assistant",
+            nbytes=260_000,
+            licence="Apache-2.0",
+            about="drafts for tiny-gemma4, says nothing alone",
         ),
         CatalogModel(
             name=DEFAULT_MODEL,

@@ -151,6 +151,10 @@ def usage(tokens: Usage) -> dict[str, Any]:
         "completion_tokens": tokens.completion_tokens,
         "total_tokens": tokens.prompt_tokens + tokens.completion_tokens,
         "prompt_tokens_details": details,
+        "completion_tokens_details": {
+            "drafted_tokens": tokens.drafted_tokens,
+            "accepted_tokens": tokens.accepted_tokens,
+        },
     }
 
 
