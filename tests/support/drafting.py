@@ -19,6 +19,8 @@ from support.equality import Subject
 class FixedPolicy:
     """Depths from a list that goes round, for each row another: what is drafted does not depend on the clock."""
 
+    holds = 1
+
     def __init__(self, depths: Sequence[int]) -> None:
         self._depths = itertools.cycle(depths)
 

@@ -279,8 +279,7 @@ class Engine:
         try:
             result = runner.run(chosen, self._rows.running, self._rows.batch)
             if self.speculation is not None and streams:
-                seconds = time.monotonic() - started
-                self.speculation.learn(chosen.drafts, result.sampled, seconds, alone=not tokens)
+                self.speculation.learn(chosen, result.sampled, time.monotonic() - started)
             self._commit(result)
         except Exception as error:
             self._recover(chosen, error)

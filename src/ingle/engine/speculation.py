@@ -6,12 +6,14 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ingle.contracts.cache import StateLayout
 from ingle.decoding.sampler import Sampled
 from ingle.engine.batch import DecodeBatch
 from ingle.engine.rows import Row
-from ingle.speculative.policy import MAX_DEPTH, MAX_DRAFTS, Policy
+from ingle.engine.scheduler import Plan
+from ingle.speculative.policy import MAX_DEPTH, Policy
 from ingle.speculative.source import NOTHING, DraftBatch, DraftSource, Proposal
 
 _log = logging.getLogger(__name__)
@@ -27,6 +29,13 @@ class SpeculationCounters:
     failures: int = 0
 
 
+class _Made(NamedTuple):
+    """Of each row what may come, and how much of it is verified."""
+
+    proposals: Sequence[Proposal]
+    depths: Sequence[int]
+
+
 class Speculation:
     """Used by the engine thread alone."""
 
@@ -38,31 +47,18 @@ class Speculation:
         slacks = [kind.retention.slack for kind in kinds if kind.retention.window is not None]
         self._deepest = min([MAX_DEPTH, *slacks])
         self._proposals: dict[Row, Proposal] = {}  # of this step, those parts too that are not used
-
-    @property
-    def most_drafts(self) -> int:
-        """Of one step."""
-        return MAX_DRAFTS
+        self._decided: tuple[Sequence[Row], list[int]] = (), []  # what the policy said of these rows
+        self._rounds = 0  # that its word still holds
 
     def propose(self, batch: DecodeBatch) -> dict[str, tuple[int, ...]]:
         """Drafts of the next step, by row. A source that fails gives none: nothing is lost but time."""
-        self._proposals = {}
+        rows, self._proposals = batch.rows, {}
         if batch.state is None:
             return {}
-        rows = batch.rows
-        most = [max(0, min(self._deepest, row.room - 1)) for row in rows]
         started = time.monotonic()
         try:
-            if self.source.looks_up:
-                proposals = self.source.propose(DraftBatch(rows, batch.state, batch.hidden), most)
-                depths = self._depths(rows, proposals, [len(p.tokens) for p in proposals])
-            else:
-                depths = self._depths(rows, [NOTHING] * len(rows), most)
-                if not any(depths):
-                    return {}
-                proposals = self.source.propose(DraftBatch(rows, batch.state, batch.hidden), depths)
-                if any(p.tokens for p in proposals):
-                    self.policy.observe_drafting(max(depths), time.monotonic() - started)
+            given = DraftBatch(rows, batch.state, batch.hidden)
+            made = self._look_up(rows, given) if self.source.looks_up else self._draft(rows, given)
         except Exception as error:
             _log.warning("no drafts in this step: %s", error, exc_info=error)
             error.with_traceback(None)
@@ -72,29 +68,53 @@ class Speculation:
             return {}
         finally:
             self.counters.seconds += time.monotonic() - started
-        self._proposals = dict(zip(rows, proposals, strict=True))
+        self._proposals = dict(zip(rows, made.proposals, strict=False))
         return {
             row.id: p.tokens[:depth]
-            for row, p, depth in zip(rows, proposals, depths, strict=True)
+            for row, p, depth in zip(rows, made.proposals, made.depths, strict=False)
             if depth and p.tokens
         }
 
-    def _depths(self, rows: Sequence[Row], proposals: Sequence[Proposal], most: Sequence[int]) -> list[int]:
+    def _look_up(self, rows: Sequence[Row], batch: DraftBatch) -> _Made:
+        """Proposals come first, and tell the policy how sure they are."""
+        proposals = self.source.propose(batch, [self._most(row) for row in rows])
+        return _Made(proposals, self._ask(rows, proposals, [len(p.tokens) for p in proposals]))
+
+    def _draft(self, rows: Sequence[Row], batch: DraftBatch) -> _Made:
+        """The policy comes first, now and then: what it weighs changes slowly, and weighing takes time."""
+        if self._rounds == 0 or self._decided[0] is not rows:
+            depths = self._ask(rows, [NOTHING] * len(rows), [self._most(row) for row in rows])
+            self._decided, self._rounds = (rows, depths), self.policy.holds
+        self._rounds -= 1
+        depths = self._decided[1]
+        if any(depths):
+            depths = [min(depth, self._most(row)) for depth, row in zip(depths, rows, strict=True)]
+        if not any(depths):
+            return _Made((), ())
+        started = time.monotonic()
+        proposals = self.source.propose(batch, depths)
+        if any(p.tokens for p in proposals):
+            self.policy.observe_drafting(max(depths), time.monotonic() - started)
+        return _Made(proposals, depths)
+
+    def _most(self, row: Row) -> int:
+        return max(0, min(self._deepest, row.room - 1))
+
+    def _ask(self, rows: Sequence[Row], proposals: Sequence[Proposal], most: Sequence[int]) -> list[int]:
         return self.policy.depths([row.rates for row in rows], [p.kind for p in proposals], most)
 
     def learn(
         self,
-        drafts: Mapping[str, tuple[int, ...]],
+        chosen: Plan,
         sampled: Mapping[str, Sequence[Sampled]],
         seconds: float,
-        *,
-        alone: bool,
     ) -> None:
-        """What became of the drafts; the step took `seconds`, and computed the batch alone or more."""
+        """What became of the drafts of a step that took `seconds`."""
+        drafts = chosen.drafts
         used = sum(map(len, drafts.values()))
         self.policy.note(used)
-        if alone and self._proposals:
-            self.policy.observe_step(len(self._proposals), used, seconds)
+        if not chosen.windows:
+            self.policy.observe_step(len(chosen.decode), used, seconds)
         for row, proposal in self._proposals.items():
             got = [s.token for s in sampled.get(row.id, ())]
             own = drafts.get(row.id, ())

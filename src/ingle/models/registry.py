@@ -29,7 +29,7 @@ def build_graph(config: ModelConfig, source: WeightSource, dtype: mx.Dtype) -> M
     """
     if config.assistant is not None:
         raise CheckpointError(
-            "this is an assistant: it drafts for the model it was trained with (--drafter), and says nothing alone"
+            "this is an assistant: it drafts for the model it was trained with, and says nothing alone"
         )
     builder = FAMILIES.get(config.family)
     if builder is None:

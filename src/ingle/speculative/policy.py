@@ -1,7 +1,9 @@
 """How many drafts each row gets: as many as pay, by what was measured, and none where they lose.
 
 Worth is tokens for each second of a step. A step's time is learnt for each number of tokens it computes, a
-round of drafting for each depth, and for each row how often a draft is right whose predecessors were.
+round of drafting for each depth, and for each row how often a draft is right whose predecessors were. How
+fast the machine is at the moment is followed apart: what is weighed against each other was measured at different
+moments.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ MAX_DEPTH = 16
 MAX_DRAFTS = 32
 """Of all rows in one step: each needs a row of logits."""
 
-_FOLLOW = 0.2  # weight of the newest time
+_FOLLOW = 0.15  # weight of the newest time
+_FOLLOW_PACE = 0.4
 _LEARN = 0.12  # weight of the newest right or wrong draft, for a row
 _LEARN_SHARED = 0.02  # the same over all rows, where new rows start
 _DRIFT = 0.01  # how much of the shared rate a row takes on in a step that tells nothing about it
-_GAIN = 1.03  # drafts must promise so much more
+_GAIN = 1.08  # drafts must promise so much more
 _SHORTEST_WAIT, _LONGEST_WAIT = 24, 1024  # steps without drafts before they are tried again
 _START = {5: 0.8, 3: 0.45}  # what to expect of n-grams by size
 _UNKNOWN = 0.6
@@ -38,12 +41,14 @@ class CostCurve:
     def known(self) -> bool:
         return bool(self._sizes)
 
+    def has(self, size: int) -> bool:
+        at = bisect_left(self._sizes, size)
+        return at < len(self._sizes) and self._sizes[at] == size
+
     def observe(self, size: int, seconds: float) -> None:
         at = bisect_left(self._sizes, size)
         if at < len(self._sizes) and self._sizes[at] == size:
-            before = self._seconds[at]
-            # A step that was interrupted says little: it counts as half as long again at the most.
-            self._seconds[at] += _FOLLOW * (min(seconds, 1.5 * before) - before)
+            self._seconds[at] += _FOLLOW * (seconds - self._seconds[at])
         else:
             self._sizes.insert(at, size)
             self._seconds.insert(at, seconds)
@@ -70,10 +75,13 @@ class Rates:
 class Policy:
     """One for each engine: what it learns is about this machine, this model and this source."""
 
+    holds = 8  # rounds for which a decision about a source that computes is kept: weighing takes time
+
     def __init__(self, *, looks_up: bool) -> None:
         self._looks_up = looks_up
         self._step = CostCurve(0.15)
         self._round = CostCurve(1.0)  # of drafting, by depth
+        self._pace = 1.0  # how much longer everything takes now
         self._shared: dict[int, float] = {}
         self._idle = 0  # steps without drafts
         self._wait = _SHORTEST_WAIT
@@ -133,11 +141,19 @@ class Policy:
 
     def observe_step(self, rows: int, drafts: int, seconds: float) -> None:
         """A step of so many rows and drafts, and nothing else."""
-        self._step.observe(rows + drafts, seconds)
+        self._observe(self._step, rows + drafts, seconds)
 
     def observe_drafting(self, depth: int, seconds: float) -> None:
         """A round up to this depth."""
-        self._round.observe(depth, seconds)
+        self._observe(self._round, depth, seconds)
+
+    def _observe(self, curve: CostCurve, size: int, seconds: float) -> None:
+        if curve.has(size):
+            ratio = seconds / (self._pace * curve(size))
+            # A step that was interrupted says little about the next one.
+            self._pace *= min(max(ratio, 0.5), 2.0) ** _FOLLOW_PACE
+            seconds = min(seconds, 2.0 * self._pace * curve(size))
+        curve.observe(size, seconds / self._pace)
 
     def note(self, drafts: int) -> None:
         """A step had so many."""
