@@ -32,10 +32,10 @@ def run(*command: str | Path, **options: object) -> str:
 
 
 class LlamaCpp:
-    """llama.cpp's own benchmark tools in `folder` (built there when None)."""
+    """llama.cpp's own tools, which lie in `folder` (built when None is given)."""
 
     def __init__(self, folder: Path | None, threads: int) -> None:
-        self._bin = self._build() if folder is None else self._find(folder)
+        self.folder = self._build() if folder is None else self._find(folder)
         self._threads = str(threads)
 
     def _find(self, folder: Path) -> Path:
@@ -69,7 +69,7 @@ class LlamaCpp:
         out = CACHE / f"{model.stem}-Q4_0{''.join(options)}.gguf"
         if not out.exists():
             CACHE.mkdir(parents=True, exist_ok=True)
-            run(self._bin / "llama-quantize", "--allow-requantize", *options, model, out, "Q4_0")
+            run(self.folder / "llama-quantize", "--allow-requantize", *options, model, out, "Q4_0")
         return out
 
     def prefill(self, model: Path, tokens: int) -> float:
@@ -80,7 +80,7 @@ class LlamaCpp:
 
     def _bench(self, model: Path, *what: str) -> float:
         command = (
-            self._bin / "llama-bench",
+            self.folder / "llama-bench",
             "-m",
             model,
             "-t",
@@ -95,14 +95,23 @@ class LlamaCpp:
 
     def streams(self, model: Path, count: int, prompt: int, tokens: int) -> float:
         sizes = ("-npp", str(prompt), "-ntg", str(tokens), "-npl", str(count), "-c", "4096")
-        command = (self._bin / "llama-batched-bench", "-m", model, "-t", self._threads, *sizes)
+        command = (self.folder / "llama-batched-bench", "-m", model, "-t", self._threads, *sizes)
         lines = run(*command, "--output-format", "jsonl").splitlines()
         return json.loads(next(line for line in lines if line.startswith("{")))["speed_tg"]
 
     def serve(self, model: Path, port: int, rows: int) -> subprocess.Popen[bytes]:
         """llama.cpp's own server, with room for `rows` streams and one long prompt."""
         sizes = ("-np", str(rows), "-c", str(8192 * 4), "--kv-unified")
-        command = (self._bin / "llama-server", "-m", model, "-t", self._threads, "--port", str(port), *sizes)
+        command = (
+            self.folder / "llama-server",
+            "-m",
+            model,
+            "-t",
+            self._threads,
+            "--port",
+            str(port),
+            *sizes,
+        )
         return subprocess.Popen(
             [str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -48,6 +48,22 @@ class Run {
         else if (auto [it, fresh] = by_width_.try_emplace(width); fresh) it->second = Prepared(arena, tokens_, width);
   }
 
+  // About how many.
+  long multiplications() const {
+    long count = 0;
+    for (const auto& layer : layers_) {
+      for (const auto& linear : layer->qkv) count += static_cast<long>(tokens_) * linear.k() * linear.n();
+      for (const Linear* linear : {&layer->o, &layer->gate, &layer->up, &layer->down})
+        count += static_cast<long>(tokens_) * linear->k() * linear->n();
+      const AttentionShape& shape = layer->attention;
+      for (const Sequence& s : sequences_) {
+        const long end = s.offset + s.length, keys = shape.window > 0 ? std::min<long>(end, shape.window) : end;
+        count += 2 * s.length * keys * shape.heads * shape.dim;
+      }
+    }
+    return count;
+  }
+
   void run(Team& team) {
     for (const auto& [rope, table] : angles_)
       each_row(team, tokens_, [&](int t) {
@@ -180,7 +196,7 @@ class Run {
 
 void run_layers(const std::vector<std::shared_ptr<const Layer>>& layers, const Step& step, float* hidden, int size) {
   Run run(layers, step, hidden, size);
-  run_together([&](Arena& arena) { run.take(arena); }, [&](Team& team) { run.run(team); });
+  run_together([&](Arena& arena) { run.take(arena); }, [&](Team& team) { run.run(team); }, as_work(run.multiplications()));
 }
 
 }  // namespace ingle

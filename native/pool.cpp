@@ -223,11 +223,16 @@ size_t arena_bytes() {
   return arena->held();
 }
 
-void run_together(const std::function<void(Arena&)>& prepare, const std::function<void(Team&)>& program) {
+void run_together(const std::function<void(Arena&)>& prepare, const std::function<void(Team&)>& program, long work) {
   std::lock_guard<std::mutex> lock(turn);
-  if (!*pool) *pool = std::make_unique<Pool>(wanted_threads());
   arena->reset();
   prepare(*arena);
+  if (work < kWorthSharing) {
+    Team alone(1);
+    program(alone);
+    return;
+  }
+  if (!*pool) *pool = std::make_unique<Pool>(wanted_threads());
   (*pool)->run(program);
 }
 
@@ -236,7 +241,7 @@ void run_together(const std::function<void(Team&)>& program, long work) {
     Team alone(1);
     program(alone);
   } else {
-    run_together([](Arena&) {}, program);
+    run_together([](Arena&) {}, program, work);
   }
 }
 

@@ -64,12 +64,15 @@ class Arena {
   size_t used_ = 0, wanted_ = 0, held_ = 0;
 };
 
-// Runs `program` on all threads of the pool, the caller's included. Programs of several callers take
-// turns. `prepare` runs on the caller alone, before the others start; what it takes from the arena is the
-// program's own.
-void run_together(const std::function<void(Arena&)>& prepare, const std::function<void(Team&)>& program);
+// Runs `program` on all threads of the pool, the caller's included; on the caller alone where `work`, about how
+// many elements are computed, is little. Programs of several callers take turns. `prepare` runs on the
+// caller, before the others start; what it takes from the arena is the program's own.
+void run_together(const std::function<void(Arena&)>& prepare, const std::function<void(Team&)>& program, long work);
 
-// The same without memory, for about `work` elements: where they are few, on the caller alone.
+// The same without memory.
 void run_together(const std::function<void(Team&)>& program, long work);
+
+// Multiplications of a product in elements.
+constexpr long as_work(long multiplications) { return multiplications / 8; }
 
 }  // namespace ingle

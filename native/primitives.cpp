@@ -35,15 +35,17 @@ std::vector<Linear> linears(const Weights& weights, const std::vector<int>& plac
 
 float from_bf16_bits(unsigned short half) { return std::bit_cast<float>(static_cast<unsigned>(half) << 16); }
 
-// Makes `rows` rows of x ready, then runs `product` on the team.
-void with_prepared(const float* x, int rows, int k, const std::function<void(Team&, const Activations&)>& product) {
+// Makes `rows` rows of x ready, then runs `product`, whose weights have `size` elements, on the team.
+void with_prepared(const float* x, int rows, int k, long size,
+                   const std::function<void(Team&, const Activations&)>& product) {
   const Kernels& kernels = ingle::kernels();
   Prepared prepared;
   run_together([&](Arena& arena) { prepared = Prepared(arena, rows, k); },
                [&](Team& team) {
                  each_row(team, rows, [&](int r) { prepared.set_row(kernels, r, x + static_cast<long>(r) * k); });
                  product(team, prepared.activations());
-               });
+               },
+               as_work(rows * size));
 }
 
 }  // namespace
@@ -102,7 +104,7 @@ mx::array linear(const mx::array& x, const Weights& weights, const Biases& biase
     auto* out = as<float>(at.back());
     const auto parts = linears(weights, places, at);
     if (rows > 0 && n > 0)
-      with_prepared(as<float>(at[0]), rows, k, [&](Team& team, const Activations& in) {
+      with_prepared(as<float>(at[0]), rows, k, static_cast<long>(k) * n, [&](Team& team, const Activations& in) {
         products(team, kernels, parts, in, rows, out, n, [&](int r, int column, int count, float* y) {
           if (base) kernels.add(base + static_cast<long>(r) * n + column, y, scale, count, y);
           if (softcap > 0.0f) kernels.softcap(y, count, softcap);
@@ -123,7 +125,7 @@ mx::array gated_linear(const mx::array& x, const std::shared_ptr<Packed>& gate, 
   return call("IngleGatedLinear", shape, mx::float32, inputs, [=](const Pointers& at) {
     const auto parts = linears({gate, up}, places, at);
     if (rows > 0 && n > 0)
-      with_prepared(as<float>(at[0]), rows, k, [&](Team& team, const Activations& in) {
+      with_prepared(as<float>(at[0]), rows, k, 2L * k * n, [&](Team& team, const Activations& in) {
         gated_products(team, ingle::kernels(), parts[0], parts[1], kind, in, rows, as<float>(at.back()));
       });
   });
@@ -153,7 +155,7 @@ mx::array expert_linear(const mx::array& x, const Weights& experts, const mx::ar
         parts.emplace_back(static_cast<int>(e), part);
       }
     }
-    with_prepared(as<float>(at[0]), rows, k, [&](Team& team, const Activations& in) {
+    with_prepared(as<float>(at[0]), rows, k, static_cast<long>(k) * n, [&](Team& team, const Activations& in) {
       team.parts(static_cast<int>(parts.size()), [&](int i) {
         const auto& [expert, p] = parts[i];
         ingle::kernels().product(experts[expert]->weight(), in,

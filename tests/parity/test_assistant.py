@@ -19,7 +19,7 @@ from ingle.contracts.request import Request, SamplingParams
 from ingle.engine.handle import EngineInfo
 from ingle.engine.rows import Row
 from ingle.errors import ConfigError
-from ingle.forward.packed import read
+from ingle.forward.packed import reader
 from ingle.kernels import ops
 from ingle.models.gemma4_assistant import Gemma4Assistant, last_owning
 from ingle.speculative.assistant import AssistantSource
@@ -91,7 +91,7 @@ def test_every_step_is_the_reference(pair: Pair, sizes: tuple[int, ...], form: s
     for step in range(STEPS):
         group = PhaseGroup(Phase.DECODE, tokens[:, None], batch.state)
         inner = graph.begin(pair.target.embed(tokens), hidden)
-        inner = graph.norm(read(graph.layers, inner, group, [size - 1 for size in sizes]))
+        inner = graph.norm(reader(graph.layers, group, [size - 1 for size in sizes])(inner))
         logits, hidden = graph.logits(inner), graph.back(inner)
         for r, size in enumerate(sizes):
             for mine, name in ((logits, "logits"), (hidden, "back")):

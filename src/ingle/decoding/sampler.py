@@ -33,6 +33,11 @@ class Draw:
     history: TokenHistory | None = None  # given when penalties ask for it
     drafts: tuple[int, ...] = ()  # what the next tokens may be
 
+    def ahead(self, step: int) -> Draw:
+        """How the token `step` places further will be drawn: with its own noise. The tokens between are not
+        followed."""
+        return Draw(self.params, self.position + step, self.generated + step, self.history)
+
     def positions(self) -> Sequence[Draw]:
         """This token's draw, and that of the token behind each draft if the drafts before are accepted."""
         if not self.drafts:

@@ -17,7 +17,7 @@ class DecodeBatch:
     def __init__(self) -> None:
         self.rows: tuple[Row, ...] = ()
         self.state: RowState | None = None
-        self.hidden: mx.array | None = None  # [rows, hidden]: what each row's newest token came from
+        self.hidden: mx.array | None = None  # [rows, hidden]: what newest tokens came from; None: not kept
 
     def stage(self, keep: Sequence[Row], joining: Sequence[Row]) -> StagedChange:
         """The batch of `keep` (members, any order) followed by `joining` (rows with states of their own).
@@ -49,7 +49,7 @@ class DecodeBatch:
         self.rows, self.state, self.hidden = (), None, None
 
     def _hidden(self, kept: Sequence[int], joining: Sequence[Row]) -> mx.array | None:
-        parts = [row.hidden for row in joining if row.hidden is not None]
-        if self.hidden is not None and kept:
-            parts.insert(0, self.hidden[mx.array(list(kept))])
-        return mx.concatenate(parts) if parts else None
+        parts = [] if not kept else [None if self.hidden is None else self.hidden[mx.array(list(kept))]]
+        parts += [row.hidden for row in joining]
+        known = [part for part in parts if part is not None]
+        return mx.concatenate(known) if known and len(known) == len(parts) else None

@@ -209,8 +209,7 @@ class Engine:
             self._info = self._memory.limit(self._info)
             self._features = FeatureCache(graph.encode, memory.media)
             self._whole_blocks = bool(graph.whole_block)
-            keep_hidden = source is not None and source.wants_hidden
-            runner = Runner(graph, self._features, row_invariant=self._row_invariant, keep_hidden=keep_hidden)
+            runner = Runner(graph, self._features, row_invariant=self._row_invariant)
         except BaseException as error:
             ready.error = error
             ready.event.set()
@@ -277,7 +276,8 @@ class Engine:
             rows=len(chosen.decode) + chosen.draft_tokens + len(chosen.windows),
         )
         try:
-            result = runner.run(chosen, self._rows.running, self._rows.batch)
+            keep_hidden = self.speculation is not None and self.speculation.wants_hidden
+            result = runner.run(chosen, self._rows.running, self._rows.batch, keep_hidden=keep_hidden)
             if self.speculation is not None and streams:
                 self.speculation.learn(chosen, result.sampled, time.monotonic() - started)
             self._commit(result)

@@ -28,7 +28,7 @@ class Row:
     computed: int = 0  # tokens whose KV exists
     output: list[int] = field(default_factory=list[int])
     state: RowState | None = None
-    hidden: mx.array | None = None  # [1, hidden]: what its newest token came from, until it joins the batch
+    hidden: mx.array | None = None  # [1, hidden]: see `DecodeBatch.hidden`; until it joins
     suspect: bool = False  # its last step failed: it runs alone until it has put out a token
     history: TokenHistory | None = None
     arrival: int = 0  # number among all requests of this engine

@@ -29,21 +29,21 @@ class StepResult:
 class Runner:
     """Runs steps on one graph. Everything lazy is evaluated before `run` returns."""
 
-    def __init__(
-        self, graph: ModelGraph, features: FeatureCache, *, row_invariant: bool, keep_hidden: bool = False
-    ) -> None:
-        """With `keep_hidden` rows and batch keep the hidden states that their newest tokens came from."""
+    def __init__(self, graph: ModelGraph, features: FeatureCache, *, row_invariant: bool) -> None:
         self._graph, self._features = graph, features
-        self._row_invariant, self._keep_hidden = row_invariant, keep_hidden
+        self._row_invariant = row_invariant
 
     def make_state(self, rows: int) -> RowState:
         return self._graph.make_state(rows)
 
-    def run(self, plan: Plan, rows: Mapping[str, Row], batch: DecodeBatch) -> StepResult:
+    def run(
+        self, plan: Plan, rows: Mapping[str, Row], batch: DecodeBatch, *, keep_hidden: bool = False
+    ) -> StepResult:
         """One step. On any exception the KV of every planned row is in an unknown state.
 
         Only rows whose last known token was computed get a sample: a window that ends inside its
-        prompt yields nothing yet.
+        prompt yields nothing yet. With `keep_hidden` rows and batch keep the hidden states that their newest
+        tokens came from.
         """
         groups: list[PhaseGroup] = []
         ready: list[int] = []  # groups whose rows get a token
@@ -84,14 +84,15 @@ class Runner:
                 batch.state.trim(
                     [n + 1 - computed[row.id] for row, n in zip(batch.rows, drafted, strict=True)]
                 )
-        if self._keep_hidden and lines is not None:
-            newest = _newest(lines, draws, [len(sampled[row.id]) for row in drawn])
-            members = len(batch.rows) if plan.decode else 0
-            if members:
-                batch.hidden = newest[:members]
-            for number, row in enumerate(drawn[members:], members):
-                row.hidden = newest[number : number + 1]
-            mx.eval(newest)
+        newest: list[mx.array] = []
+        if keep_hidden and lines is not None:
+            newest = [_newest(lines, draws, [len(sampled[row.id]) for row in drawn])]
+        if plan.decode:
+            batch.hidden = newest[0][: len(batch.rows)] if newest else None
+        for number, row in enumerate(drawn):
+            if number >= len(plan.decode):
+                row.hidden = newest[0][number : number + 1] if newest else None
+        mx.eval(newest)
         mx.eval(hidden, [group.state.arrays for group in groups])
         return StepResult(computed, sampled)
 

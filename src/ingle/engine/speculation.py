@@ -49,6 +49,13 @@ class Speculation:
         self._proposals: dict[Row, Proposal] = {}  # of this step, those parts too that are not used
         self._decided: tuple[Sequence[Row], list[int]] = (), []  # what the policy said of these rows
         self._rounds = 0  # that its word still holds
+        self._on = True  # it said that somebody should draft
+
+    @property
+    def wants_hidden(self) -> bool:
+        """The next round may need what the step's newest tokens came from. To keep it takes time: it is not
+        kept while nothing is drafted, so the first round after that comes a step later."""
+        return self.source.wants_hidden and self._on
 
     def propose(self, batch: DecodeBatch) -> dict[str, tuple[int, ...]]:
         """Drafts of the next step, by row. A source that fails gives none: nothing is lost but time."""
@@ -82,13 +89,14 @@ class Speculation:
 
     def _draft(self, rows: Sequence[Row], batch: DraftBatch) -> _Made:
         """The policy comes first, now and then: what it weighs changes slowly, and weighing takes time."""
-        if self._rounds == 0 or self._decided[0] is not rows:
+        if self._rounds == 0 or (self._on and self._decided[0] is not rows):
             depths = self._ask(rows, [NOTHING] * len(rows), [self._most(row) for row in rows])
-            self._decided, self._rounds = (rows, depths), self.policy.holds
+            self._decided, self._rounds, self._on = (rows, depths), self.policy.holds, any(depths)
         self._rounds -= 1
         depths = self._decided[1]
-        if any(depths):
-            depths = [min(depth, self._most(row)) for depth, row in zip(depths, rows, strict=True)]
+        if not self._on or (self.source.wants_hidden and batch.hidden is None):
+            return _Made((), ())
+        depths = [min(depth, self._most(row)) for depth, row in zip(depths, rows, strict=True)]
         if not any(depths):
             return _Made((), ())
         started = time.monotonic()

@@ -8,7 +8,7 @@ with a prompt window so reads the weights for free.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import mlx.core as mx
@@ -114,16 +114,30 @@ def _forward_packed(graph: ModelGraph, groups: Sequence[PhaseGroup]) -> list[mx.
     ]
 
 
-def read(
-    layers: Sequence[GraphLayer], hidden: mx.array, group: PhaseGroup, offsets: Sequence[int]
-) -> mx.array:
-    """Layers that own no KV over hidden states [tokens, hidden] of `group`, whose state they attend to.
+def reader(
+    layers: Sequence[GraphLayer], group: PhaseGroup, offsets: Sequence[int]
+) -> Callable[[mx.array], mx.array]:
+    """Layers that own no KV, to be run over hidden states [tokens, hidden] as often as one likes.
 
-    Row r's tokens stand at position offsets[r] and on; the state does not change.
+    They attend to the state of `group`, whose tokens stand at position offsets[r] and on; it does not change.
     """
-    packed = _Packed([GroupPass(group, tuple(offsets))], hidden, None)
-    _run(layers, 0, len(layers), packed)
-    return packed.hidden
+    runs = [GroupPass(group, tuple(offsets))]
+    if len(_fused_span(layers, 0, [group])) == len(layers):
+        native, prepared = [layer.fused for layer in layers], _layer_run(layers, 0, runs, None)
+
+        def read(hidden: mx.array) -> mx.array:
+            out = fused.run_layers(native, hidden, prepared)
+            group.state.wrote(out)  # who writes next waits until this has been read
+            return out
+
+        return read
+
+    def read_each(hidden: mx.array) -> mx.array:
+        packed = _Packed(runs, hidden, None)
+        _run(layers, 0, len(layers), packed)
+        return packed.hidden
+
+    return read_each
 
 
 def _with_soft_tokens(hidden: mx.array, groups: Sequence[PhaseGroup], starts: Sequence[int]) -> mx.array:
@@ -167,28 +181,34 @@ def _fused_span(layers: Sequence[GraphLayer], first: int, groups: Sequence[Phase
 
 
 def _run_fused(layers: Sequence[GraphLayer], first: int, packed: _Packed) -> None:
-    groups = [run.group for run in packed.runs]
+    run = _layer_run(layers, first, packed.runs, packed.sides)
+    packed.hidden = fused.run_layers([layer.fused for layer in layers], packed.hidden, run)
+    for one in packed.runs:
+        one.group.state.wrote(packed.hidden)
+
+
+def _layer_run(
+    layers: Sequence[GraphLayer], first: int, runs: Sequence[GroupPass], sides: mx.array | None
+) -> fused.LayerRun:
+    groups = [run.group for run in runs]
     layout = groups[0].state.layout
     none: list[list[int]] = [[]]
-    run = fused.LayerRun(
+    return fused.LayerRun(
         tables=[
             [table for group in groups for table in group.state.tables(kind) or ()]
             for kind in range(len(layout.kinds))
         ],
         places=[layout.places[layer.kv_index] for layer in layers],
         shapes=[shape for group in groups for shape in _shapes(group)],
-        offsets=[offset for run in packed.runs for offset in run.offsets],
+        offsets=[offset for run in runs for offset in run.offsets],
         ends=[
             ends
             for group in groups
             for ends in (none * group.rows if group.ends is None else _lists(group.ends))
         ],
-        sides=None if packed.sides is None else packed.sides[:, first : first + len(layers)],
+        sides=None if sides is None else sides[:, first : first + len(layers)],
         after=[done for group in groups for done in group.state.arrays],
     )
-    packed.hidden = fused.run_layers([layer.fused for layer in layers], packed.hidden, run)
-    for group in groups:
-        group.state.wrote(packed.hidden)
 
 
 def _run_layer(layer: GraphLayer, index: int, packed: _Packed) -> None:

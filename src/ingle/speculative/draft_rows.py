@@ -17,7 +17,7 @@ from ingle.contracts.graph import ModelGraph, Phase, PhaseGroup
 from ingle.contracts.state import StagedChange
 from ingle.decoding.sampler import choose
 from ingle.forward.packed import forward
-from ingle.speculative.source import NOTHING, DraftBatch, DraftRow, Proposal, ahead, proposals
+from ingle.speculative.source import NOTHING, DraftBatch, DraftRow, Proposal, proposals
 
 _FEED = 32  # tokens of a row that a round may feed before it drafts; more is caught up in windows
 _WINDOW = 256  # tokens of a window
@@ -67,11 +67,11 @@ class DraftModelSource:
             if step == 0:
                 ends = [sum(lengths[: i + 1]) - 1 for i in active]
                 hidden = hidden[mx.array(ends)]
-            tokens = choose(self._graph.logits(hidden), [ahead(draws[i], step) for i in active])
+            tokens = choose(self._graph.logits(hidden), [draws[i].ahead(step) for i in active])
             drafted.append(tokens)
             members.append(active)
-        mx.eval(drafted, state.arrays)
         made = proposals(len(self._rows), members, drafted)
+        mx.eval(state.arrays)
         # The last draft of a row was chosen and not fed.
         self._fed = {
             row: list(p.tokens[: depth - 1]) for row, p, depth in zip(self._rows, made, drafting, strict=True)

@@ -2,8 +2,8 @@
 
 Worth is tokens for each second of a step. A step's time is learnt for each number of tokens it computes, a
 round of drafting for each depth, and for each row how often a draft is right whose predecessors were. How
-fast the machine is at the moment is followed apart: what is weighed against each other was measured at different
-moments.
+fast the machine is at the moment is followed apart: what is weighed against each other was measured at
+different moments.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import mlx.core as mx
@@ -88,20 +88,16 @@ class DraftSource(Protocol):
 
 
 def proposals(rows: int, members: Sequence[Sequence[int]], drafted: Sequence[mx.array]) -> list[Proposal]:
-    """What was drafted, row by row: `drafted[step][i]` belongs to row `members[step][i]`.
+    """What was drafted, row by row: `drafted[step][i]` belongs to row `members[step][i]`. Evaluates it.
 
     A row ends where its logits were not finite.
     """
+    values: list[int] = np.array(mx.concatenate(list(drafted))).tolist()
     out: list[list[int]] = [[] for _ in range(rows)]
-    for step, (active, tokens) in enumerate(zip(members, drafted, strict=True)):
-        values: list[int] = np.array(tokens).tolist()
-        for r, token in zip(active, values, strict=True):
+    numbers = iter(values)
+    for step, active in enumerate(members):
+        for r in active:
+            token = next(numbers)
             if token >= 0 and len(out[r]) == step:
                 out[r].append(token)
     return [Proposal(tuple(tokens)) for tokens in out]
-
-
-def ahead(draw: Draw, step: int) -> Draw:
-    """How the target will choose `step` tokens later: with the same noise. What it sees of drafts by then is
-    not followed."""
-    return replace(draw, position=draw.position + step, generated=draw.generated + step)
