@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -29,35 +29,37 @@ DrafterChoice: TypeAlias = Path | Literal["ngram", "none"]
 class Drafter:
     """`make` runs on the engine's thread; None: no drafts."""
 
-    about: str  # for people: "n-gram look-up", "assistant tiny-gemma4-assistant", "no drafts"
-    make: Callable[[ModelGraph], DraftSource] | None
+    about: str  # for people: "n-gram look-up", "assistant tiny-gemma4-assistant, n-gram look-up", "no drafts"
+    make: Callable[[ModelGraph], Sequence[DraftSource]] | None
 
 
 def choose_drafter(choice: DrafterChoice, target: Checkpoint, dtype: mx.Dtype) -> Drafter:
-    """Raises:
-    CheckpointError: the drafter's files are missing, broken or not supported.
-    ConfigError: it does not fit the target.
+    """With a model or an assistant rows that repeat themselves still look up.
+
+    Raises:
+        CheckpointError: the drafter's files are missing, broken or not supported.
+        ConfigError: it does not fit the target.
     """
     if choice == "none":
         return Drafter("no drafts", None)
     if choice == "ngram":
-        return Drafter("n-gram look-up", lambda graph: NgramSource())
+        return Drafter("n-gram look-up", lambda graph: [NgramSource()])
     drafter = open_checkpoint(choice)
     if drafter.config.assistant is not None:
         check_pair(drafter.config, target.config)
 
-        def assistant(graph: ModelGraph) -> DraftSource:
+        def assistant(graph: ModelGraph) -> Sequence[DraftSource]:
             own = Gemma4Assistant(drafter.config, drafter.weights, dtype, target.config)
-            return AssistantSource(own, graph)
+            return AssistantSource(own, graph), NgramSource()
 
-        return Drafter(f"assistant {choice.stem}", assistant)
+        return Drafter(f"assistant {choice.stem}, n-gram look-up", assistant)
     _check_vocabulary(drafter, target)
 
-    def model(graph: ModelGraph) -> DraftSource:
+    def model(graph: ModelGraph) -> Sequence[DraftSource]:
         own = build_graph(drafter.config, drafter.weights, dtype)
-        return DraftModelSource(own, row_invariant=ops.row_invariant(dtype))
+        return DraftModelSource(own, row_invariant=ops.row_invariant(dtype)), NgramSource()
 
-    return Drafter(f"draft model {choice.stem}", model)
+    return Drafter(f"draft model {choice.stem}, n-gram look-up", model)
 
 
 def _check_vocabulary(drafter: Checkpoint, target: Checkpoint) -> None:

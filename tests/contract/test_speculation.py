@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import mlx.core as mx
@@ -26,30 +26,31 @@ from support.drafting import FixedPolicy
 from support.equality import FIXTURES, SUBJECTS, Subject, busy_hour, run_machine
 from support.toy import ToyGraph
 
-Make = Callable[[Subject, ModelGraph], DraftSource]
+Make = Callable[[Subject, ModelGraph], Sequence[DraftSource]]
 SOURCES: dict[str, Make] = {
-    "right for a while": lambda subject, graph: drafting.right_for_a_while(subject),
-    "always right": lambda subject, graph: drafting.always_right(subject),
-    "anything": lambda subject, graph: drafting.anything(subject),
-    "always wrong": lambda subject, graph: drafting.always_wrong(subject),
-    "n-gram": lambda subject, graph: NgramSource((2, 1)),
-    "itself": lambda subject, graph: DraftModelSource(subject.build(), row_invariant=subject.exact),
+    "right for a while": lambda subject, graph: [drafting.right_for_a_while(subject)],
+    "always right": lambda subject, graph: [drafting.always_right(subject)],
+    "anything": lambda subject, graph: [drafting.anything(subject)],
+    "always wrong": lambda subject, graph: [drafting.always_wrong(subject)],
+    "n-gram": lambda subject, graph: [NgramSource((2, 1))],
+    "itself": lambda subject, graph: [DraftModelSource(subject.build(), row_invariant=subject.exact)],
 }
 ASSISTED = ["gemma4_e", "gemma4_dense"]
 
 
 def assistant(name: str) -> Make:
-    def make(subject: Subject, graph: ModelGraph) -> DraftSource:
+    def make(subject: Subject, graph: ModelGraph) -> Sequence[DraftSource]:
         target = open_checkpoint(FIXTURES / name)
         own = open_checkpoint(FIXTURES / f"{name}_assistant")
-        return AssistantSource(Gemma4Assistant(own.config, own.weights, mx.float32, target.config), graph)
+        graph_of_assistant = Gemma4Assistant(own.config, own.weights, mx.float32, target.config)
+        return AssistantSource(graph_of_assistant, graph), NgramSource((2, 1))
 
     return make
 
 
-def other_model(subject: Subject, graph: ModelGraph) -> DraftSource:
+def other_model(subject: Subject, graph: ModelGraph) -> Sequence[DraftSource]:
     """One that is mostly wrong, with a recurrent layer: what it carries goes back and forth."""
-    return DraftModelSource(ToyGraph(seed=5, vocab=subject.vocab, recurrent=True), row_invariant=False)
+    return [DraftModelSource(ToyGraph(seed=5, vocab=subject.vocab, recurrent=True), row_invariant=False)]
 
 
 def uneven() -> FixedPolicy:

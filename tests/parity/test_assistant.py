@@ -145,10 +145,10 @@ def test_the_trained_pair_accepts_what_the_reference_accepts(together: bool) -> 
     checkpoint = open_checkpoint(BUNDLED / "tiny-gemma4-assistant")
     sources: list[Recorded] = []
 
-    def drafts(graph: ModelGraph) -> Recorded:
+    def drafts(graph: ModelGraph) -> list[Recorded]:
         assistant = Gemma4Assistant(checkpoint.config, checkpoint.weights, mx.float32, target.config)
         sources.append(Recorded(assistant, graph))
-        return sources[0]
+        return sources
 
     engine = SteppedEngine(
         lambda: compose.load_graph(BUNDLED / "tiny-gemma4", "float32")[0],

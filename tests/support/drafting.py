@@ -11,7 +11,7 @@ from typing import cast
 from ingle.contracts.cache import StateLayout
 from ingle.contracts.state import StagedChange
 from ingle.engine.rows import Row
-from ingle.speculative.policy import Rates
+from ingle.speculative.policy import Option, Rates
 from ingle.speculative.source import DraftBatch, DraftRow, Proposal
 from support.equality import Subject
 
@@ -24,8 +24,12 @@ class FixedPolicy:
     def __init__(self, depths: Sequence[int]) -> None:
         self._depths = itertools.cycle(depths)
 
-    def depths(self, rates: Sequence[Rates], kinds: Sequence[int], most: Sequence[int]) -> list[int]:
-        return [min(next(self._depths), n) for n in most]
+    def depths(self, options: Sequence[Option]) -> list[int]:
+        return [min(next(self._depths), option.most) for option in options]
+
+    def rate(self, rates: Rates, kind: int) -> float:
+        """Look-ups are preferred where there are any."""
+        return float(kind)
 
     def observe_row(self, rates: Rates, kind: int, right: int, *, wrong: bool) -> None:
         pass

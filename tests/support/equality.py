@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -105,7 +105,7 @@ class Subject:
         *,
         exact: bool,
         beginnings: list[Beginning] | None = None,
-        drafts: Callable[[Subject, ModelGraph], DraftSource] | None = None,
+        drafts: Callable[[Subject, ModelGraph], Sequence[DraftSource]] | None = None,
         policy: Callable[[], Any] | None = None,
     ) -> None:
         """With `drafts` the engine speculates (what requests get alone never does), as `policy` says."""

@@ -90,7 +90,7 @@ class Engine:
         config: EngineConfig,
         *,
         row_invariant: bool,
-        drafts: Callable[[ModelGraph], DraftSource] | None = None,
+        drafts: Callable[[ModelGraph], Sequence[DraftSource]] | None = None,
     ) -> None:
         self._info, self._config, self._drafts = info, config, drafts
         self._row_invariant = row_invariant
@@ -193,7 +193,7 @@ class Engine:
     def _main(self, build: Callable[[], ModelGraph], ready: _Ready) -> None:
         try:
             takes_media = self._info.takes_media
-            graph, source, self._memory = MemoryPlan.build(
+            graph, sources, self._memory = MemoryPlan.build(
                 build, self._drafts, self._config, takes_media=takes_media
             )
             folder = self._config.prompt_cache_dir
@@ -203,9 +203,9 @@ class Engine:
             memory = self._memory
             admission = Admission(memory.rows, memory.kv, memory.prompt_cache, self._files)
             pace = Pace(self._config.max_gap_ms / 1e3, self._config.window_tokens)
-            self._rows = Residents(admission, pace, self._config.max_rows, source)
-            if source is not None:
-                self.speculation = Speculation(source, graph.layout)
+            self._rows = Residents(admission, pace, self._config.max_rows, sources)
+            if sources:
+                self.speculation = Speculation(sources, graph.layout)
             self._info = self._memory.limit(self._info)
             self._features = FeatureCache(graph.encode, memory.media)
             self._whole_blocks = bool(graph.whole_block)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -46,11 +46,11 @@ class MemoryPlan:
     def build(
         cls,
         build: Callable[[], ModelGraph],
-        drafts: Callable[[ModelGraph], DraftSource] | None,
+        drafts: Callable[[ModelGraph], Sequence[DraftSource]] | None,
         config: EngineConfig,
         *,
         takes_media: bool = False,
-    ) -> tuple[ModelGraph, DraftSource | None, Self]:
+    ) -> tuple[ModelGraph, Sequence[DraftSource], Self]:
         """Build the graph and what drafts for it, and see what is left beside them.
 
         Raises:
@@ -58,14 +58,14 @@ class MemoryPlan:
         """
         free, before = available_bytes(), held_bytes()
         graph = build()
-        source = None if drafts is None else drafts(graph)
+        sources = () if drafts is None else drafts(graph)
         mx.clear_cache()
         reset_peak()
         total = config.memory_bytes
         if total is None:
             total = _UNKNOWN if free is None else int(0.9 * free)
         window = max(config.window_tokens, graph.whole_block)
-        drafted = 0 if source is None else MAX_DRAFTS
+        drafted = MAX_DRAFTS if sources else 0
         transients = graph.step_bytes(window + config.max_rows + drafted, config.max_rows + drafted)
         plan = cls(
             total=total,
@@ -73,7 +73,7 @@ class MemoryPlan:
             transients=transients,
             prompt_cache=0,
             media=0,
-            rows=RowMemory(graph.layout, () if source is None else source.layouts),
+            rows=RowMemory(graph.layout, tuple([layout for source in sources for layout in source.layouts])),
             step_bytes=graph.step_bytes,
             window=window,
             before=before,
@@ -90,7 +90,7 @@ class MemoryPlan:
                 f"{_mib(plan.weights)}, a step {_mib(transients)}, KV of {KEY_BLOCK} tokens "
                 f"{_mib(plan.row_bytes(KEY_BLOCK))} (--memory)"
             )
-        return graph, source, plan
+        return graph, sources, plan
 
     @property
     def kv(self) -> int:

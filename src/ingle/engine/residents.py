@@ -30,9 +30,9 @@ class Residents:
     """Rows by id. A row of `running` has a state of its own, or a place in `batch`, or starts over."""
 
     def __init__(
-        self, admission: Admission, pace: Pace, max_rows: int, source: DraftSource | None = None
+        self, admission: Admission, pace: Pace, max_rows: int, sources: Sequence[DraftSource] = ()
     ) -> None:
-        self.admission, self.pace, self._source = admission, pace, source
+        self.admission, self.pace, self._sources = admission, pace, sources
         self.waiting: dict[str, Row] = {}
         self.running: dict[str, Row] = {}
         self.batch = DecodeBatch()
@@ -131,8 +131,8 @@ class Residents:
         try:
             with Transaction() as tx:
                 tx.stage(self.batch.stage(keep, joining))
-                if self._source is not None:
-                    tx.stage(self._source.stage(keep, joining))
+                for source in self._sources:
+                    tx.stage(source.stage(keep, joining))
                 tx.commit()
         except Exception as error:
             _log.warning("the batch could not change: %s", error, exc_info=error)
@@ -164,8 +164,8 @@ class Residents:
 
     def _drop(self) -> None:
         self.batch.drop()
-        if self._source is not None:
-            self._source.drop()
+        for source in self._sources:
+            source.drop()
 
     @property
     def _all(self) -> list[Row]:

@@ -65,6 +65,15 @@ class CostCurve:
         return max(seconds[at - 1] + max(slope, 0.0) * (size - sizes[at - 1]), 0.1 * seconds[0])
 
 
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a row could be given."""
+
+    chance: float  # that a draft is right if those before it were
+    most: int  # drafts
+    free: bool = False  # they are there already
+
+
 @dataclass(slots=True)
 class Rates:
     """How often drafts of one row were right, for each kind of proposal."""
@@ -73,12 +82,11 @@ class Rates:
 
 
 class Policy:
-    """One for each engine: what it learns is about this machine, this model and this source."""
+    """One for each engine: what it learns is about this machine, this model and its sources."""
 
     holds = 8  # rounds for which a decision about a source that computes is kept: weighing takes time
 
-    def __init__(self, *, looks_up: bool) -> None:
-        self._looks_up = looks_up
+    def __init__(self) -> None:
         self._step = CostCurve(0.15)
         self._round = CostCurve(1.0)  # of drafting, by depth
         self._pace = 1.0  # how much longer everything takes now
@@ -86,19 +94,17 @@ class Policy:
         self._idle = 0  # steps without drafts
         self._wait = _SHORTEST_WAIT
 
-    def depths(self, rates: Sequence[Rates], kinds: Sequence[int], most: Sequence[int]) -> list[int]:
-        """Drafts for each row of a batch, at most `most[r]`."""
-        rows = len(rates)
+    def depths(self, options: Sequence[Option]) -> list[int]:
+        """Drafts for each row of a batch."""
+        rows = len(options)
         depths = [0] * rows
-        if not any(most) or not self._step.known:
+        if not self._step.known or not any(option.most for option in options):
             return depths
-        if not self._looks_up and not self._round.known:
-            return [min(2, n) for n in most]  # the first round tells what a round costs
-        if self._idle >= self._wait:
+        if self._idle >= self._wait or not (self._round.known or any(option.free for option in options)):
+            # What is not tried is not known.
             self._idle, self._wait = 0, min(2 * self._wait, _LONGEST_WAIT)
-            return _within([min(3, n) for n in most], MAX_DRAFTS)
-        chances = [self.rate(r, kind) for r, kind in zip(rates, kinds, strict=True)]
-        heap = [(-p, r) for r, (p, n) in enumerate(zip(chances, most, strict=True)) if n]
+            return _within([min(3, option.most) for option in options], MAX_DRAFTS)
+        heap = [(-option.chance, r) for r, option in enumerate(options) if option.most]
         heapq.heapify(heap)
         best = rows / self._step(rows) * _GAIN
         tokens, taken, chosen, deepest = float(rows), [0] * rows, 0, 0
@@ -108,13 +114,14 @@ class Policy:
             tokens -= worth
             taken[r] += 1
             order.append(r)
-            deepest = max(deepest, taken[r])
-            drafting = 0.0 if self._looks_up else self._round(deepest)
+            if not options[r].free:
+                deepest = max(deepest, taken[r])
+            drafting = self._round(deepest) if deepest and self._round.known else 0.0
             value = tokens / (self._step(rows + len(order)) + drafting)
             if value > best:
                 best, chosen = value, len(order)
-            if taken[r] < most[r]:
-                heapq.heapreplace(heap, (worth * chances[r], r))
+            if taken[r] < options[r].most:
+                heapq.heapreplace(heap, (worth * options[r].chance, r))
             else:
                 heapq.heappop(heap)
         for r in order[:chosen]:
