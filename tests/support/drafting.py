@@ -20,6 +20,7 @@ class FixedPolicy:
     """Depths from a list that goes round, for each row another: what is drafted does not depend on the clock."""
 
     holds = 1
+    solvent = True
 
     def __init__(self, depths: Sequence[int]) -> None:
         self._depths = itertools.cycle(depths)
@@ -34,13 +35,13 @@ class FixedPolicy:
     def observe_row(self, rates: Rates, kind: int, right: int, *, wrong: bool) -> None:
         pass
 
-    def observe_step(self, rows: int, drafts: int, seconds: float) -> None:
+    def observe_step(self, rows: int, drafts: int, accepted: int, seconds: float, *, alone: bool) -> None:
         pass
 
     def observe_drafting(self, depth: int, seconds: float) -> None:
         pass
 
-    def note(self, drafts: int) -> None:
+    def spend(self, seconds: float) -> None:
         pass
 
 

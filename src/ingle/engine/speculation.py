@@ -58,7 +58,7 @@ class Speculation:
     def propose(self, batch: DecodeBatch) -> dict[str, tuple[int, ...]]:
         """Drafts of the next step, by row. Sources that fail give none: nothing is lost but time."""
         self._found, self._drafted = {}, {}
-        if batch.state is None:
+        if batch.state is None or not self.policy.solvent:
             return {}
         rows, started = batch.rows, time.monotonic()
         try:
@@ -72,7 +72,9 @@ class Speculation:
                 source.stage((), rows).publish()
             return {}
         finally:
-            self.counters.seconds += time.monotonic() - started
+            seconds = time.monotonic() - started
+            self.counters.seconds += seconds
+            self.policy.spend(seconds)
 
     def _propose(self, rows: Sequence[Row], batch: DraftBatch) -> dict[str, tuple[int, ...]]:
         if self._looking is not None:
@@ -136,22 +138,24 @@ class Speculation:
 
     def learn(self, chosen: Plan, sampled: Mapping[str, Sequence[Sampled]], seconds: float) -> None:
         """What became of the drafts of a step that took `seconds`."""
-        used = chosen.draft_tokens
-        self.policy.note(used)
-        if not chosen.windows:
-            self.policy.observe_step(len(chosen.decode), used, seconds)
+        started, accepted = time.monotonic(), 0
         for proposals in (self._found, self._drafted):
             for row, proposal in proposals.items():
                 right, wrong = _right(proposal.tokens, sampled.get(row.id, ()))
                 self.policy.observe_row(row.rates, proposal.kind, right, wrong=wrong)
-        for row in (*self._found, *(row for row in self._drafted if row not in self._found)):
+        for row in {**self._found, **self._drafted}:
             drafts = chosen.drafts.get(row.id, ())
             if drafts:
                 right, _ = _right(drafts, sampled.get(row.id, ()))
                 row.drafted += len(drafts)
                 row.accepted += right
-                self.counters.drafted += len(drafts)
-                self.counters.accepted += right
+                accepted += right
+        drafted = chosen.draft_tokens
+        self.counters.drafted += drafted
+        self.counters.accepted += accepted
+        self.policy.observe_step(len(chosen.decode), drafted, accepted, seconds, alone=not chosen.windows)
+        if self._found or self._drafted:
+            self.policy.spend(time.monotonic() - started)
 
 
 def _right(drafts: Sequence[int], sampled: Sequence[Sampled]) -> tuple[int, bool]:

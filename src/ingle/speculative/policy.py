@@ -1,5 +1,10 @@
 """How many drafts each row gets: as many as pay, by what was measured, and none where they lose.
 
+Two things see to that. What drafts promise is weighed before each round, with rates and costs that were learnt.
+And an account is kept of what they gave: time that accepted drafts saved goes in, time spent on drafting and
+verifying goes out, and with it empty nobody drafts. Whatever was learnt wrongly, all of it costs little more
+than the account's credit, a small part of all steps.
+
 Worth is tokens for each second of a step. A step's time is learnt for each number of tokens it computes, a
 round of drafting for each depth, and for each row how often a draft is right whose predecessors were. How
 fast the machine is at the moment is followed apart: what is weighed against each other was measured at
@@ -26,6 +31,10 @@ _GAIN = 1.08  # drafts must promise so much more
 _SHORTEST_WAIT, _LONGEST_WAIT = 24, 1024  # steps without drafts before they are tried again
 _START = {5: 0.8, 3: 0.45}  # what to expect of n-grams by size
 _UNKNOWN = 0.6
+
+
+_CREDIT = 0.015  # of the time of each step: what trying may cost
+_SAVINGS = 12.0  # steps' worth of time that the account holds at most
 
 
 class CostCurve:
@@ -90,6 +99,7 @@ class Policy:
         self._step = CostCurve(0.15)
         self._round = CostCurve(1.0)  # of drafting, by depth
         self._pace = 1.0  # how much longer everything takes now
+        self._balance = 0.0  # seconds
         self._shared: dict[int, float] = {}
         self._idle = 0  # steps without drafts
         self._wait = _SHORTEST_WAIT
@@ -146,9 +156,26 @@ class Policy:
             shared += _LEARN_SHARED * (hit - shared)
         rates.by_kind[kind], self._shared[kind] = rate, shared
 
-    def observe_step(self, rows: int, drafts: int, seconds: float) -> None:
-        """A step of so many rows and drafts, and nothing else."""
-        self._observe(self._step, rows + drafts, seconds)
+    @property
+    def solvent(self) -> bool:
+        """Drafts may be tried: those before paid for themselves, or little was lost."""
+        return self._balance >= 0.0
+
+    def observe_step(self, rows: int, drafts: int, accepted: int, seconds: float, *, alone: bool) -> None:
+        """A step of so many rows and drafts; `alone`: without windows of prompts."""
+        if alone:
+            self._observe(self._step, rows + drafts, seconds)
+        self._idle = 0 if drafts else self._idle + 1
+        if not self._step.known:
+            return
+        plain = self._step(rows)
+        cost = self._step(rows + drafts) - plain
+        gain = accepted * plain / rows + _CREDIT * plain
+        self._balance = min(self._balance + self._pace * (gain - cost), _SAVINGS * self._pace * plain)
+
+    def spend(self, seconds: float) -> None:
+        """So long drafts were looked up, computed and weighed."""
+        self._balance -= seconds
 
     def observe_drafting(self, depth: int, seconds: float) -> None:
         """A round up to this depth."""
@@ -161,10 +188,6 @@ class Policy:
             self._pace *= min(max(ratio, 0.5), 2.0) ** _FOLLOW_PACE
             seconds = min(seconds, 2.0 * self._pace * curve(size))
         curve.observe(size, seconds / self._pace)
-
-    def note(self, drafts: int) -> None:
-        """A step had so many."""
-        self._idle = 0 if drafts else self._idle + 1
 
 
 def _within(depths: list[int], most: int) -> list[int]:
