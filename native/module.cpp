@@ -100,4 +100,9 @@ NB_MODULE(_cpu, m) {
       "output_scale"_a);
   m.def("decoder_layers", &decoder_layers, "layers"_a, "hidden"_a, "tables"_a, "places"_a, "groups"_a,
         "offsets"_a, "ends"_a, "sides"_a.none(), "after"_a);
+  nb::class_<Drafter>(m, "Drafter");
+  m.def("make_drafter", &make_drafter, nb::kw_only(), "table"_a, "scale"_a, "text_ids"_a.none(), "pre"_a, "layers"_a, "norm"_a,
+        "eps"_a, "head"_a, "softcap"_a, "post"_a);
+  m.def("draft", &draft, "drafter"_a, "tokens"_a, "hidden"_a, "tables"_a, "places"_a, "offsets"_a, "depths"_a, "draws"_a,
+        "after"_a);
 }

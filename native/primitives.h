@@ -76,4 +76,25 @@ mx::array decoder_layers(const std::vector<std::shared_ptr<BoundLayer>>& layers,
                          const std::vector<std::vector<int>>& ends, const MaybeArray& sides,
                          const std::vector<mx::array>& after);
 
+// An assistant: pre(embedding of the token, hidden) -> layers -> norm; head gives logits, post the next hidden.
+struct Drafter {
+  std::shared_ptr<Packed> table, pre, head, post;  // the table is the target's
+  float scale, eps, softcap;
+  std::vector<std::shared_ptr<BoundLayer>> layers;
+  Vector norm;
+  std::vector<int> text_ids;  // whose embedding each token has; empty: its own
+};
+
+std::shared_ptr<Drafter> make_drafter(const std::shared_ptr<Packed>& table, float scale, const MaybeArray& text_ids,
+                                      const std::shared_ptr<Packed>& pre, const std::vector<std::shared_ptr<BoundLayer>>& layers,
+                                      const mx::array& norm, float eps, const std::shared_ptr<Packed>& head, float softcap,
+                                      const std::shared_ptr<Packed>& post);
+
+// int32 [drafts]: first those of the first step, of each row; rows are in order of falling depth. `tokens` int32
+// [rows] and `hidden` [rows, backbone] to begin with; `offsets`: where each row's queries stand; `draws`: of
+// each draft; the rest as for `decoder_layers`.
+mx::array draft(const std::shared_ptr<Drafter>& drafter, const mx::array& tokens, const mx::array& hidden,
+                const std::vector<Tables>& tables, const std::vector<std::pair<int, int>>& places, const std::vector<int>& offsets,
+                const std::vector<int>& depths, const std::vector<Draw>& draws, const std::vector<mx::array>& after);
+
 }  // namespace ingle

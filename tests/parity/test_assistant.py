@@ -39,6 +39,7 @@ BATCHES = [(5,), (40,), (12, 5), (40, 5, 23), (5, 40, 12, 23)]
 
 class Pair:
     def __init__(self, name: str) -> None:
+        self.name = name
         self.golden: dict[str, Any] = dict(np.load(HERE / "goldens" / f"{name}_assistant.npz"))
         self.target, self.config = compose.load_graph(HERE / "fixtures" / name, "float32")
         checkpoint = open_checkpoint(HERE / "fixtures" / f"{name}_assistant")
@@ -113,6 +114,25 @@ def test_rows_of_uneven_depth_draft_what_they_draft_alone(pair: Pair, sizes: tup
         assert [list(p.tokens) for p in got] == [
             pair.golden[f"{size}.tokens"][:depth].tolist() for size, depth in zip(sizes, depths, strict=True)
         ]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.2])
+def test_a_round_in_one_operation_gives_the_same(pair: Pair, temperature: float) -> None:
+    source = AssistantSource(pair.assistant, pair.target)
+    if pair.name == "gemma4_e" or not ops.uses_native(mx.float32):
+        assert source._fused is None  # pyright: ignore[reportPrivateUsage]
+        return
+    sizes, depths = (5, 40, 12, 23), (2, 6, 0, 4)
+    batch = pair.batch(sizes)
+    for row in batch.rows:
+        assert isinstance(row, Row)
+        row.request = replace(
+            row.request, sampling=replace(row.request.sampling, temperature=temperature, seed=len(row.id))
+        )
+    together = source.propose(batch, depths)
+    source._fused = None  # pyright: ignore[reportPrivateUsage]
+    assert together == source.propose(batch, depths)
+    assert [len(p.tokens) for p in together] == list(depths)
 
 
 def test_a_row_without_an_entry_is_an_error(pair: Pair) -> None:

@@ -137,6 +137,8 @@ class ToyGraph:
             raise RuntimeError("poisoned token")
         return mx.where((ids == NOT_A_NUMBER)[:, None], mx.nan, self._table[ids])
 
+    embedding_parts = None
+
     def side_inputs(self, ids: mx.array, hidden: mx.array) -> mx.array | None:
         return self._sides[ids]
 

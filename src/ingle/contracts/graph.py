@@ -183,6 +183,10 @@ class AssistantGraph(Protocol):
         """They own no KV; `kv_index` are numbers of the target's."""
         ...
 
+    def fused(self, target: ModelGraph) -> object | None:
+        """All steps of a round as one operation (`kernels.fused`) with their tokens, where there is one."""
+        ...
+
     def begin(self, embeddings: mx.array, hidden: mx.array) -> mx.array:
         """The target's embeddings of the newest tokens and the hidden states that these came from, both
         [rows, target's hidden] -> [rows, hidden]."""
@@ -215,6 +219,11 @@ class ModelGraph(Protocol):
 
     def embed(self, ids: mx.array) -> mx.array:
         """int32 [tokens] -> [tokens, hidden]."""
+        ...
+
+    @property
+    def embedding_parts(self) -> object | None:
+        """What `embed` is made of (`kernels.fused`), for operations that do it too; None: they cannot."""
         ...
 
     def encode(self, block: Block) -> mx.array:

@@ -33,6 +33,15 @@ class Draw:
     history: TokenHistory | None = None  # given when penalties ask for it
     drafts: tuple[int, ...] = ()  # what the next tokens may be
 
+    @property
+    def choice(self) -> ops.Choice:
+        p = self.params
+        return ops.Choice(p.temperature, p.top_k, p.top_p, p.min_p, noise_key(p.seed, self.position))
+
+    def processed(self) -> bool:
+        """Logits are changed before the choice."""
+        return needs_processing(self.params, self.generated)
+
     def ahead(self, step: int) -> Draw:
         """How the token `step` places further will be drawn: with its own noise. The tokens between are not
         followed."""
@@ -86,7 +95,7 @@ def choose(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
 
     -1 where the logits hold NaN or +inf, or nothing but -inf.
     """
-    return ops.choose(_processed(logits, draws), [_choice(draw) for draw in draws])
+    return ops.choose(_processed(logits, draws), [draw.choice for draw in draws])
 
 
 def _accepted(line: Sequence[int], draw: Draw) -> int:
@@ -101,24 +110,17 @@ def _sampled(logits: mx.array, line: int, token: int, draw: Draw) -> Sampled:
     return Sampled(None) if token < 0 else Sampled(token, _logprobs(logits[line], token, draw))
 
 
-def _choice(draw: Draw) -> ops.Choice:
-    p = draw.params
-    return ops.Choice(p.temperature, p.top_k, p.top_p, p.min_p, noise_key(p.seed, draw.position))
-
-
 def _logprobs(logits: mx.array, token: int, draw: Draw) -> TokenLogprobs | None:
     top = draw.params.top_logprobs
     return None if top is None else token_logprobs(logits, token, top)
 
 
 def _processed(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
-    if not any(needs_processing(d.params, d.generated) for d in draws):
+    if not any(d.processed() for d in draws):
         return logits
     return mx.stack(
         [
-            process(logits[r], d.params, d.history, d.generated)
-            if needs_processing(d.params, d.generated)
-            else logits[r]
+            process(logits[r], d.params, d.history, d.generated) if d.processed() else logits[r]
             for r, d in enumerate(draws)
         ]
     )

@@ -53,7 +53,8 @@ class Speculation:
     def wants_hidden(self) -> bool:
         """The next round may need what the step's newest tokens came from. To keep it takes time: it is not
         kept while nothing is drafted, so the first round after that comes a step later."""
-        return self._on and self._computing is not None and self._computing.wants_hidden
+        wanted = self._computing is not None and self._computing.wants_hidden
+        return wanted and self._on and self.policy.solvent
 
     def propose(self, batch: DecodeBatch) -> dict[str, tuple[int, ...]]:
         """Drafts of the next step, by row. Sources that fail give none: nothing is lost but time."""

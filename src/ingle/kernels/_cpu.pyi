@@ -132,3 +132,30 @@ def decoder_layers(
     sides: mx.array | None,
     after: Sequence[mx.array],
 ) -> mx.array: ...
+
+class Drafter: ...
+
+def make_drafter(
+    *,
+    table: Packed,
+    scale: float,
+    text_ids: mx.array | None,
+    pre: Packed,
+    layers: Sequence[Layer],
+    norm: mx.array,
+    eps: float,
+    head: Packed,
+    softcap: float,
+    post: Packed,
+) -> Drafter: ...
+def draft(
+    drafter: Drafter,
+    tokens: mx.array,
+    hidden: mx.array,
+    tables: Sequence[Sequence[KVTable]],
+    places: Sequence[tuple[int, int]],
+    offsets: Sequence[int],
+    depths: Sequence[int],
+    draws: Sequence[Draw],
+    after: Sequence[mx.array],
+) -> mx.array: ...

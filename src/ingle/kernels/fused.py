@@ -14,11 +14,11 @@ import mlx.core as mx
 
 from ingle.contracts.weights import Affine, Dense
 from ingle.kernels import native
-from ingle.kernels.ops import Activation
+from ingle.kernels.ops import Activation, Choice, native_draws
 from ingle.kernels.packing import PackedLinear
 
 if TYPE_CHECKING:
-    from ingle.kernels._cpu import KVTable, Layer, Packed, Rope
+    from ingle.kernels._cpu import Drafter, KVTable, Layer, Packed, Rope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -125,5 +125,80 @@ def run_layers(layers: Sequence[object], hidden: mx.array, run: LayerRun) -> mx.
         run.offsets,
         run.ends,
         run.sides,
+        run.after,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EmbeddingParts:
+    """A model's token embeddings: row `text_ids[token]` of the table (the token's own where None), scaled."""
+
+    table: PackedLinear
+    scale: float
+    text_ids: mx.array | None  # int32 [vocab]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AssistantParts:
+    """norm(layers(pre(embedding, hidden))); the head makes logits of it, `post` the next hidden state."""
+
+    pre: PackedLinear
+    layers: Sequence[object]  # from `fuse`
+    norm: mx.array
+    eps: float
+    head: PackedLinear
+    softcap: float | None
+    post: PackedLinear
+
+
+def fuse_drafter(embedding: EmbeddingParts, parts: AssistantParts) -> Drafter | None:
+    """All steps of a round as one operation, or None where a part of it is not native."""
+    weights = [_native(p) for p in (embedding.table, parts.pre, parts.head, parts.post)]
+    packed = [w for w in weights if w is not None]
+    if len(packed) < len(weights) or None in parts.layers:
+        return None
+    table, pre, head, post = packed
+    return native.cpu.make_drafter(
+        table=table,
+        scale=embedding.scale,
+        text_ids=embedding.text_ids,
+        pre=pre,
+        layers=cast("Sequence[Layer]", parts.layers),
+        norm=parts.norm,
+        eps=parts.eps,
+        head=head,
+        softcap=parts.softcap or 0.0,
+        post=post,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DraftRun:
+    """What a round runs over: rows in order of falling depth. As `LayerRun` where names are the same."""
+
+    tables: Sequence[Sequence[object]]
+    places: Sequence[tuple[int, int]]
+    offsets: Sequence[int]
+    depths: Sequence[int]
+    after: Sequence[mx.array]
+
+
+def run_drafter(
+    drafter: object, tokens: mx.array, hidden: mx.array, run: DraftRun, choices: Sequence[Choice]
+) -> mx.array:
+    """int32 [drafts]: first those of the first step, of each row, then those of the second.
+
+    `tokens` int32 [rows] and `hidden` [rows, target's hidden] are what the round begins with; `choices` are
+    of each draft, in the order of the result. -1 where logits are not finite.
+    """
+    return native.cpu.draft(
+        cast("Drafter", drafter),
+        tokens,
+        hidden,
+        cast("Sequence[Sequence[KVTable]]", run.tables),
+        run.places,
+        run.offsets,
+        run.depths,
+        native_draws(choices),
         run.after,
     )

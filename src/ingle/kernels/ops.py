@@ -20,7 +20,7 @@ from ingle.kernels import native, plain
 from ingle.kernels.packing import PackedLinear, dequantize, on_cpu, pack_linear, uses_native
 
 if TYPE_CHECKING:
-    from ingle.kernels._cpu import KVTable
+    from ingle.kernels._cpu import Draw, KVTable
 
 __all__ = [
     "Activation",
@@ -38,6 +38,7 @@ __all__ = [
     "gated",
     "gated_linear",
     "linear",
+    "native_draws",
     "pack_linear",
     "rms_norm",
     "rope",
@@ -235,6 +236,11 @@ class Choice:
     key: tuple[int, int]  # of the row's noise: two 32-bit words
 
 
+def native_draws(choices: Sequence[Choice]) -> list[Draw]:
+    """The same for native operations."""
+    return [native.cpu.Draw(c.temperature, c.top_k, c.top_p, c.min_p, *c.key) for c in choices]
+
+
 def choose(logits: mx.array, choices: Sequence[Choice]) -> mx.array:
     """Next tokens, int32 [rows], from float32 logits [rows, vocab]; -1 where a row has NaN or +inf.
 
@@ -243,9 +249,7 @@ def choose(logits: mx.array, choices: Sequence[Choice]) -> mx.array:
     generator at (key, token).
     """
     if uses_native(logits.dtype):
-        cpu = native.cpu
-        draws = [cpu.Draw(c.temperature, c.top_k, c.top_p, c.min_p, *c.key) for c in choices]
-        return cpu.sample(logits, draws)
+        return native.cpu.sample(logits, native_draws(choices))
     return plain.choose(
         logits,
         [c.temperature for c in choices],

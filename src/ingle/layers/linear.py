@@ -25,7 +25,7 @@ class Embedding:
 
     def __init__(self, linear: Linear, scale: float = 1.0) -> None:
         self.as_linear = linear
-        self._scale = scale
+        self.scale = scale
 
     def __call__(self, ids: mx.array) -> mx.array:
-        return ops.embed(ids, self.as_linear.packed, self._scale)
+        return ops.embed(ids, self.as_linear.packed, self.scale)

@@ -14,6 +14,7 @@ from ingle.contracts.graph import GraphLayer
 from ingle.contracts.media import Block
 from ingle.contracts.model_config import ExpertsConfig, LayerKind, ModelConfig
 from ingle.contracts.weights import Weight, WeightSource, part
+from ingle.kernels import fused
 from ingle.layers.attention import Attention
 from ingle.layers.experts import Experts
 from ingle.layers.linear import Embedding, Linear
@@ -172,6 +173,13 @@ class DecoderGraph:
 
     def embed(self, ids: mx.array) -> mx.array:
         return self._embedding(self._text_ids(ids))
+
+    @property
+    def embedding_parts(self) -> fused.EmbeddingParts:
+        embedding = self._embedding
+        return fused.EmbeddingParts(
+            table=embedding.as_linear.packed, scale=embedding.scale, text_ids=self._text_id
+        )
 
     def encode(self, block: Block) -> mx.array:
         if self._encoders is None:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from ingle.contracts.graph import GraphLayer
+from ingle.contracts.graph import GraphLayer, ModelGraph
 from ingle.contracts.model_config import LayerKind, ModelConfig
 from ingle.contracts.weights import WeightSource
 from ingle.errors import ConfigError
-from ingle.kernels import ops
+from ingle.kernels import fused, ops
 from ingle.layers.decoder_layer import DecoderLayer
 from ingle.layers.feed_forward import NormedMLP
 from ingle.layers.linear import Linear
@@ -91,6 +91,23 @@ class Gemma4Assistant:
     @property
     def layers(self) -> Sequence[GraphLayer]:
         return self._layers
+
+    def fused(self, target: ModelGraph) -> object | None:
+        embedding = target.embedding_parts
+        if self._head is not None or not isinstance(embedding, fused.EmbeddingParts):
+            return None
+        return fused.fuse_drafter(
+            embedding,
+            fused.AssistantParts(
+                pre=self._pre.packed,
+                layers=[layer.fused for layer in self._layers],
+                norm=self._norm.weight,
+                eps=self._norm.eps,
+                head=self._table.packed,
+                softcap=self._softcap,
+                post=self._post.packed,
+            ),
+        )
 
     def begin(self, embeddings: mx.array, hidden: mx.array) -> mx.array:
         return self._pre(mx.concatenate([embeddings, hidden], axis=-1))

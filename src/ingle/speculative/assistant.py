@@ -7,14 +7,15 @@ their offsets, so there are no masks to build, and a row's drafts are the same a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import mlx.core as mx
 
 from ingle.contracts.cache import StateLayout
 from ingle.contracts.graph import AssistantGraph, ModelGraph, Phase, PhaseGroup
 from ingle.contracts.state import StagedChange
-from ingle.decoding.sampler import choose
+from ingle.decoding.sampler import Draw, choose
+from ingle.forward.drafting import round_of_drafts
 from ingle.forward.packed import reader
 from ingle.speculative.source import DraftBatch, DraftRow, Proposal, proposals
 
@@ -29,47 +30,80 @@ class AssistantSource:
 
     def __init__(self, graph: AssistantGraph, target: ModelGraph) -> None:
         self._graph, self._target = graph, target
+        self._fused = graph.fused(target)
 
     def propose(self, batch: DraftBatch, depths: Sequence[int]) -> list[Proposal]:
         """Raises ValueError: a row without a valid entry, or a batch without hidden states."""
         if batch.hidden is None or any(row.known < 2 for row in batch.rows):
             raise ValueError("an assistant drafts behind tokens that the target has computed")
-        rows = batch.rows
-        offsets = [row.known - 2 for row in rows]
-        active = [r for r, depth in enumerate(depths) if depth]
-        draws = [rows[r].draw() for r in active]
-        tokens = mx.array([rows[r].tokens(rows[r].known - 1, 1)[0] for r in active], mx.int32)
-        hidden = batch.hidden if len(active) == len(rows) else batch.hidden[mx.array(active)]
-        read = self._reader(active, batch, offsets)
+        draws = {r: batch.rows[r].draw() for r, depth in enumerate(depths) if depth}
+        native = self._fused is not None and batch.state.tables(0) is not None
+        if native and not any(draw.processed() for draw in draws.values()):
+            return self._in_one(batch, batch.hidden, depths, draws)
+        return self._step_by_step(batch, batch.hidden, depths, draws)
+
+    def _in_one(
+        self, batch: DraftBatch, hidden: mx.array, depths: Sequence[int], draws: Mapping[int, Draw]
+    ) -> list[Proposal]:
+        active = sorted(draws, key=lambda r: -depths[r])  # those who go on stand in front
+        members = [[r for r in active if depths[r] > step] for step in range(max(depths))]
+        made = round_of_drafts(
+            self._fused,
+            self._graph.layers,
+            batch.state,
+            active,
+            offsets=[_place(batch.rows[r]) for r in active],
+            depths=[depths[r] for r in active],
+            choices=[draws[r].ahead(step).choice for step, still in enumerate(members) for r in still],
+            tokens=_newest(batch, active),
+            hidden=_of(hidden, active),
+        )
+        return proposals(len(depths), members, made)
+
+    def _step_by_step(
+        self, batch: DraftBatch, hidden: mx.array, depths: Sequence[int], draws: Mapping[int, Draw]
+    ) -> list[Proposal]:
+        active = list(draws)
+        tokens, hidden = _newest(batch, active), _of(hidden, active)
+        read = self._reader(active, batch)
         drafted: list[mx.array] = []
         members: list[list[int]] = []
         for step in range(max(depths)):
             still = [i for i, r in enumerate(active) if depths[r] > step]
             if len(still) < len(active):
-                active, draws = [active[i] for i in still], [draws[i] for i in still]
+                active = [active[i] for i in still]
                 tokens, hidden = tokens[mx.array(still)], hidden[mx.array(still)]
-                read = self._reader(active, batch, offsets)
+                read = self._reader(active, batch)
             inner = self._graph.begin(self._target.embed(tokens), hidden)
             inner = self._graph.norm(read(inner))
-            tokens = choose(self._graph.logits(inner), [draw.ahead(step) for draw in draws])
+            tokens = choose(self._graph.logits(inner), [draws[r].ahead(step) for r in active])
             drafted.append(tokens)
             members.append(active)
             if step + 1 < max(depths):
                 hidden = self._graph.back(inner)
-        return proposals(len(rows), members, drafted)
+        return proposals(len(depths), members, mx.concatenate(drafted))
 
-    def _reader(
-        self, active: Sequence[int], batch: DraftBatch, offsets: Sequence[int]
-    ) -> Callable[[mx.array], mx.array]:
+    def _reader(self, active: Sequence[int], batch: DraftBatch) -> Callable[[mx.array], mx.array]:
         """The layers, over one token of each active row."""
-        lengths = [0] * len(offsets)
-        for r in active:
-            lengths[r] = 1
-        group = PhaseGroup(Phase.DECODE, mx.zeros(len(active), mx.int32), batch.state, lengths=tuple(lengths))
-        return reader(self._graph.layers, group, offsets)
+        lengths = tuple([int(r in active) for r in range(len(batch.rows))])
+        group = PhaseGroup(Phase.DECODE, mx.zeros(len(active), mx.int32), batch.state, lengths=lengths)
+        return reader(self._graph.layers, group, [_place(row) for row in batch.rows])
 
     def stage(self, keep: Sequence[DraftRow], joining: Sequence[DraftRow]) -> StagedChange:
         return StagedChange(lambda: None)
 
     def drop(self) -> None:
         pass
+
+
+def _place(row: DraftRow) -> int:
+    """Of the last valid entry."""
+    return row.known - 2
+
+
+def _newest(batch: DraftBatch, rows: Sequence[int]) -> mx.array:
+    return mx.array([batch.rows[r].tokens(batch.rows[r].known - 1, 1)[0] for r in rows], mx.int32)
+
+
+def _of(hidden: mx.array, rows: Sequence[int]) -> mx.array:
+    return hidden if list(rows) == list(range(hidden.shape[0])) else hidden[mx.array(list(rows))]

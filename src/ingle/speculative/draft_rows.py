@@ -70,7 +70,7 @@ class DraftModelSource:
             tokens = choose(self._graph.logits(hidden), [draws[i].ahead(step) for i in active])
             drafted.append(tokens)
             members.append(active)
-        made = proposals(len(self._rows), members, drafted)
+        made = proposals(len(self._rows), members, mx.concatenate(drafted))
         mx.eval(state.arrays)
         # The last draft of a row was chosen and not fed.
         self._fed = {

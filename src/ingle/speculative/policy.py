@@ -1,9 +1,9 @@
 """How many drafts each row gets: as many as pay, by what was measured, and none where they lose.
 
-Two things see to that. What drafts promise is weighed before each round, with rates and costs that were learnt.
-And an account is kept of what they gave: time that accepted drafts saved goes in, time spent on drafting and
-verifying goes out, and with it empty nobody drafts. Whatever was learnt wrongly, all of it costs little more
-than the account's credit, a small part of all steps.
+Two things see to that. What drafts promise is weighed before each round, with rates and costs that were
+learnt. And an account is kept of what they gave: time that accepted drafts saved goes in, time spent on
+drafting and verifying goes out, and with it empty nobody drafts. Whatever was learnt wrongly, all of it costs
+little more than the account's credit, a small part of all steps.
 
 Worth is tokens for each second of a step. A step's time is learnt for each number of tokens it computes, a
 round of drafting for each depth, and for each row how often a draft is right whose predecessors were. How
@@ -33,7 +33,8 @@ _START = {5: 0.8, 3: 0.45}  # what to expect of n-grams by size
 _UNKNOWN = 0.6
 
 
-_CREDIT = 0.015  # of the time of each step: what trying may cost
+_CREDIT = 0.007  # of the time of each step: what trying may cost
+_CAUTION = 0.85  # of what accepted drafts seem to save
 _SAVINGS = 12.0  # steps' worth of time that the account holds at most
 
 
@@ -96,7 +97,7 @@ class Policy:
     holds = 8  # rounds for which a decision about a source that computes is kept: weighing takes time
 
     def __init__(self) -> None:
-        self._step = CostCurve(0.15)
+        self._steps: dict[int, CostCurve] = {}  # by number of rows, roughly: rows cost more than drafts
         self._round = CostCurve(1.0)  # of drafting, by depth
         self._pace = 1.0  # how much longer everything takes now
         self._balance = 0.0  # seconds
@@ -108,7 +109,8 @@ class Policy:
         """Drafts for each row of a batch."""
         rows = len(options)
         depths = [0] * rows
-        if not self._step.known or not any(option.most for option in options):
+        step_seconds = self._step(rows)
+        if not step_seconds.known or not any(option.most for option in options):
             return depths
         if self._idle >= self._wait or not (self._round.known or any(option.free for option in options)):
             # What is not tried is not known.
@@ -116,7 +118,7 @@ class Policy:
             return _within([min(3, option.most) for option in options], MAX_DRAFTS)
         heap = [(-option.chance, r) for r, option in enumerate(options) if option.most]
         heapq.heapify(heap)
-        best = rows / self._step(rows) * _GAIN
+        best = rows / step_seconds(rows) * _GAIN
         tokens, taken, chosen, deepest = float(rows), [0] * rows, 0, 0
         order: list[int] = []
         while heap and len(order) < MAX_DRAFTS:
@@ -127,7 +129,7 @@ class Policy:
             if not options[r].free:
                 deepest = max(deepest, taken[r])
             drafting = self._round(deepest) if deepest and self._round.known else 0.0
-            value = tokens / (self._step(rows + len(order)) + drafting)
+            value = tokens / (step_seconds(rows + len(order)) + drafting)
             if value > best:
                 best, chosen = value, len(order)
             if taken[r] < options[r].most:
@@ -163,15 +165,19 @@ class Policy:
 
     def observe_step(self, rows: int, drafts: int, accepted: int, seconds: float, *, alone: bool) -> None:
         """A step of so many rows and drafts; `alone`: without windows of prompts."""
+        step_seconds = self._step(rows)
         if alone:
-            self._observe(self._step, rows + drafts, seconds)
+            self._observe(step_seconds, rows + drafts, seconds)
         self._idle = 0 if drafts else self._idle + 1
-        if not self._step.known:
+        if not step_seconds.known:
             return
-        plain = self._step(rows)
-        cost = self._step(rows + drafts) - plain
-        gain = accepted * plain / rows + _CREDIT * plain
+        plain = step_seconds(rows)
+        cost = step_seconds(rows + drafts) - plain
+        gain = _CAUTION * accepted * plain / rows + _CREDIT * plain
         self._balance = min(self._balance + self._pace * (gain - cost), _SAVINGS * self._pace * plain)
+
+    def _step(self, rows: int) -> CostCurve:
+        return self._steps.setdefault(rows.bit_length(), CostCurve(0.2 / rows**0.5))
 
     def spend(self, seconds: float) -> None:
         """So long drafts were looked up, computed and weighed."""

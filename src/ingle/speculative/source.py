@@ -87,12 +87,12 @@ class DraftSource(Protocol):
         ...
 
 
-def proposals(rows: int, members: Sequence[Sequence[int]], drafted: Sequence[mx.array]) -> list[Proposal]:
-    """What was drafted, row by row: `drafted[step][i]` belongs to row `members[step][i]`. Evaluates it.
+def proposals(rows: int, members: Sequence[Sequence[int]], drafted: mx.array) -> list[Proposal]:
+    """What was drafted, row by row: int32 [drafts], first one for each row of members[0]. Evaluates it.
 
     A row ends where its logits were not finite.
     """
-    values: list[int] = np.array(mx.concatenate(list(drafted))).tolist()
+    values: list[int] = np.array(drafted).tolist()
     out: list[list[int]] = [[] for _ in range(rows)]
     numbers = iter(values)
     for step, active in enumerate(members):
