@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,3 +164,40 @@ def test_fit_tells_what_the_engine_will_weigh(default_model_path: Path) -> None:
     loaded.engine.close()
     told = compose.fit(default_model_path, tokens=1000, rows=1).weights
     assert weighed <= told * 1.001 and told <= weighed * 1.001
+
+
+@pytest.mark.parametrize(
+    ("model", "drafter", "code", "message"),
+    [
+        ("tiny-gemma4", str(FIXTURES / "llama"), 2, "vocabulary has 160 tokens, its target's 512"),
+        ("tiny-gemma4", str(FIXTURES / "gemma4_e_assistant"), 2, "target of vocabulary 96, this one has 512"),
+        (
+            str(FIXTURES / "llama"),
+            str(FIXTURES / "gemma4_e_assistant"),
+            2,
+            "family gemma4, this one has llama",
+        ),
+        ("tiny-gemma4", "tiny-gemma5", 1, "is no file or folder here"),
+        ("tiny-gemma4-assistant", "auto", 1, "this is an assistant: it drafts for the model"),
+    ],
+)
+def test_a_drafter_that_does_not_fit_is_refused_at_start(
+    model: str, drafter: str, code: int, message: str
+) -> None:
+    done = ingle("serve", model, "--port", "0", "--drafter", drafter)
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+
+
+def test_a_draft_model_must_mean_the_same_tokens(tmp_path: Path) -> None:
+    """Equal sizes are not enough."""
+    bundled = Path(compose.__file__).parent / "bundled" / "tiny-gemma4"
+    other = tmp_path / "other"
+    shutil.copytree(bundled, other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    (first, one), (second, two) = list(vocab.items())[300:302]
+    vocab[first], vocab[second] = two, one
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    done = ingle("serve", "tiny-gemma4", "--port", "0", "--drafter", str(other))
+    assert done.returncode == 2
+    assert re.search(r"another vocabulary than its target: token '.*' is number \d+ there", done.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -14,16 +15,25 @@ from ingle.cache.rows import RowCache
 from ingle.contracts.graph import ModelGraph
 from ingle.contracts.request import Request, SamplingParams
 from ingle.decoding import sampler
+from ingle.engine.residents import Residents
+from ingle.engine.rows import Row
 from ingle.models.gemma4_assistant import Gemma4Assistant
 from ingle.speculative.assistant import AssistantSource
 from ingle.speculative.draft_rows import DraftModelSource
 from ingle.speculative.ngram import NgramSource
-from ingle.speculative.source import DraftSource
+from ingle.speculative.source import DraftBatch, DraftSource, Proposal
 from ingle.weights.checkpoint import open_checkpoint
 from support import drafting
 from support.collect import Collector
 from support.drafting import FixedPolicy
-from support.equality import FIXTURES, SUBJECTS, Subject, busy_hour, run_machine
+from support.equality import (
+    FIXTURES,
+    SUBJECTS,
+    Subject,
+    busy_hour,
+    run_machine,
+    state_is_that_of_windows,
+)
 from support.toy import ToyGraph
 
 Make = Callable[[Subject, ModelGraph], Sequence[DraftSource]]
@@ -98,6 +108,120 @@ def test_a_drafter_that_is_its_target_is_always_right(name: str, temperature: fl
     assert all(f.drafted > 20 and f.reason == "length" for f in finished), finished
     if subject.exact:
         assert all(f.accepted == f.drafted for f in finished), finished
+    engine.close()
+    subject.close()
+
+
+EVERYTHING = {
+    "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.3},
+    "bias": {"logit_bias": {5: 6.0, 9: -100.0, 11: 3.0}},
+    "at least so many": {"min_tokens": 25, "stop_token_ids": tuple(range(3, 40))},
+    "stop tokens": {"stop_token_ids": tuple(range(3, 12))},
+    "all": {
+        "repetition_penalty": 1.2, "frequency_penalty": 0.2, "logit_bias": {7: 4.0}, "min_tokens": 9,
+        "stop_token_ids": tuple(range(3, 9)), "top_k": 12, "top_p": 0.95, "min_p": 0.02,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", EVERYTHING)
+@pytest.mark.parametrize("name", ["toy", "llama"])
+def test_what_depends_on_the_tokens_before_follows_each_draft(name: str, options: str) -> None:
+    """Histories advance with each drafted position and roll back; a stop token ends what is accepted."""
+    plain, drafted = SUBJECTS[name](), SUBJECTS[name](drafts=any_of_it, policy=uneven)
+    got: list[Collector] = []
+    for subject in (plain, drafted):
+        engine = subject.engine()
+        got.append(Collector())
+        for seed in range(6):
+            fields: dict[str, Any] = {"max_tokens": 60, "top_logprobs": 2, **EVERYTHING[options]}
+            sampling = SamplingParams(temperature=0.7 * (seed % 2), seed=seed, **fields)
+            prompt = subject.beginnings[seed % 4].ids[:40]
+            engine.submit(Request(id=str(seed), prompt=prompt, sampling=sampling), got[-1])
+            engine.step(2)
+        engine.finish()
+        if subject is drafted:
+            assert engine.stats().accepted_tokens > 0
+        engine.close()
+        subject.close()
+    for seed in range(6):
+        one, other = (c.wait(str(seed), 5) for c in got)
+        assert (one.reason, one.stop_token) == (other.reason, other.stop_token)
+        assert got[0].tokens(str(seed)) == got[1].tokens(str(seed))
+        if plain.exact:
+            assert got[0].logprobs(str(seed)) == got[1].logprobs(str(seed))
+
+
+def any_of_it(subject: Subject, graph: ModelGraph) -> Sequence[DraftSource]:
+    """Itself, which does not see penalties' effect on drafts: right often, and often not."""
+    return [DraftModelSource(subject.build(), row_invariant=subject.exact)]
+
+
+@pytest.mark.parametrize("rejected", range(5))
+@pytest.mark.parametrize("length", [12, 14, 15, 16, 17, 18, 31, 63, 64, 65, 130])
+def test_rejects_at_each_position_across_the_windows_edge(length: int, rejected: int) -> None:
+    """Four drafts a round, of which the same number is wrong each time, with a window of 16 (C1)."""
+
+    def make(subject: Subject, graph: ModelGraph) -> Sequence[DraftSource]:
+        def propose(row: Row, depth: int) -> list[int]:
+            said = subject.reference(row.request)[0][len(row.output) : len(row.output) + depth]
+            return [(t + (i == 4 - rejected)) % subject.vocab for i, t in enumerate(said)]
+
+        return [drafting.Source(propose)]
+
+    subject = gemma3_subject(make)
+    engine, got = subject.engine(), Collector()
+    prompt = subject.beginnings[1].ids[:length]
+    request = Request(id="r", prompt=prompt, sampling=SamplingParams(temperature=0.0, max_tokens=24))
+    engine.submit(request, got)
+    for _ in range(4):
+        engine.step(2)
+        engine.between_steps(lambda rows: state_is_that_of_windows(subject, rows))
+    engine.finish()
+    assert got.tokens("r") == subject.reference(request)[0]
+    finished = got.wait("r", 5)
+    assert finished.accepted <= finished.drafted and (finished.accepted > 0 or rejected == 4)
+    engine.close()
+    subject.close()
+
+
+def gemma3_subject(make: Make) -> Subject:
+    return SUBJECTS["gemma3"](drafts=make, policy=lambda: FixedPolicy([4]))
+
+
+def test_a_source_that_fails_costs_nobody_anything() -> None:
+    class Failing(drafting.Source):
+        def propose(self, batch: DraftBatch, depths: Sequence[int]) -> list[Proposal]:
+            raise RuntimeError("no drafts today")
+
+    subject = SUBJECTS["llama"](drafts=lambda s, g: [Failing(lambda row, depth: [])], policy=uneven)
+    engine, got = subject.engine(), Collector()
+    request = Request(
+        id="r", prompt=(5, 6, 7), sampling=SamplingParams(temperature=0.0, max_tokens=9, top_logprobs=0)
+    )
+    engine.submit(request, got)
+    engine.finish()
+    assert got.tokens("r") == subject.reference(request)[0]
+    assert engine.stats().failed_drafts > 0
+    engine.close()
+    subject.close()
+
+
+def test_drafts_that_do_not_fit_are_left_out() -> None:
+    """Memory for one block more than the prompt: nobody is paused for the sake of drafts."""
+    subject = SUBJECTS["llama"](drafts=SOURCES["always right"], policy=uneven)
+    engine, got = subject.engine(), Collector()
+
+    def fill(rows: Residents) -> None:
+        rows.admission.kv_bytes = rows.admission.used(list(rows.running.values()))
+
+    request = Request(id="r", prompt=tuple(range(3, 63)), sampling=SamplingParams(max_tokens=30))
+    engine.submit(request, got)
+    engine.step(2)
+    engine.between_steps(fill)
+    engine.finish()
+    assert got.tokens("r") == subject.reference(request)[0]
+    assert engine.stats().paused == 0
     engine.close()
     subject.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import io
+import json
 import re
 import subprocess
 import sys
@@ -36,17 +37,35 @@ def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def serve(*options: str) -> Iterator[tuple[str, str]]:
+    """(URL, what the server said of itself)"""
     ingle = str(Path(sys.executable).with_name("ingle"))
-    command = [ingle, "serve", "tiny-gemma4", "--port", "0", "--prompt-cache", "64MiB"]
+    command = [ingle, "serve", "tiny-gemma4", "--port", "0", "--prompt-cache", "64MiB", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        found = re.search(r"serves (\S+) at (\S+)/v1", server.stdout.readline())
+        line = server.stdout.readline()
+        found = re.search(r"serves (\S+) at (\S+)/v1", line)
         assert found is not None
-        yield found[2]
+        yield found[2], line
         server.terminate()
         assert server.wait(timeout=60) == 0
+
+
+@pytest.fixture(scope="module")
+def drafting() -> Iterator[tuple[str, str]]:
+    yield from serve()
+
+
+@pytest.fixture(scope="module")
+def url(drafting: tuple[str, str]) -> str:
+    return drafting[0]
+
+
+@pytest.fixture(scope="module")
+def plain_url() -> Iterator[str]:
+    for url, line in serve("--drafter", "none"):
+        assert "no drafts" in line
+        yield url
 
 
 def ask(url: str, content: Any, status: int = 200, **more: Any) -> Any:
@@ -120,3 +139,48 @@ def test_a_picture_too_long_for_the_model_is_refused(url: str) -> None:
     assert error["code"] == "media_too_large" and "256" in error["message"]
     assert error["param"] == "messages[0].content[0]"
     assert ask(url, "What is 1 plus 1?")["choices"][0]["message"]["content"]
+
+
+def test_it_drafts_and_says_so(drafting: tuple[str, str], plain_url: str) -> None:
+    url, line = drafting
+    assert "assistant tiny-gemma4-assistant, n-gram look-up" in line
+    drafted_tokens = accepted_tokens = 0
+    for number in range(40):  # the policy wants to see that it pays
+        answer, plain = (ask(where, f"Count from {number}.", max_tokens=60) for where in (url, plain_url))
+        assert answer["choices"][0]["message"] == plain["choices"][0]["message"]
+        assert plain["usage"]["completion_tokens_details"] == {"drafted_tokens": 0, "accepted_tokens": 0}
+        drafted_tokens += answer["usage"]["completion_tokens_details"]["drafted_tokens"]
+        accepted_tokens += answer["usage"]["completion_tokens_details"]["accepted_tokens"]
+    assert 0 < accepted_tokens <= drafted_tokens
+    metrics = httpx2.get(f"{url}/metrics").text
+    drafted, accepted = (
+        float(re.search(rf"ingle_spec_decode_num_{what}_tokens_total{{.*}} (\S+)", metrics)[1])  # type: ignore[index]
+        for what in ("draft", "accepted")
+    )
+    assert 0 < accepted <= drafted
+    assert 'ingle_drafter_info{drafter="assistant tiny-gemma4-assistant, n-gram look-up"' in metrics
+
+
+@pytest.mark.parametrize("stop", ["21", " 2", "2 23", "5", "8"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_ends_the_answer_among_accepted_drafts(
+    url: str, plain_url: str, stop: str, stream: bool
+) -> None:
+    """Tokens behind it that the engine had accepted by then are neither shown nor counted."""
+    got: list[Any] = []
+    for where in (url, plain_url):
+        body = {
+            "model": "tiny-gemma4", "messages": [{"role": "user", "content": "Count from 17."}], "temperature": 0,
+            "max_tokens": 60, "stop": stop, "logprobs": True, "stream": stream,
+            **({"stream_options": {"include_usage": True}} if stream else {}),
+        }  # fmt: skip
+        answer = httpx2.post(f"{where}/v1/chat/completions", json=body, timeout=60)
+        if stream:
+            lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
+            chunks = [json.loads(line) for line in lines]
+            text = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
+            got.append((text, chunks[-1]["usage"]["completion_tokens"]))
+        else:
+            choice = answer.json()["choices"][0]
+            got.append((choice, answer.json()["usage"]["completion_tokens"]))
+    assert got[0] == got[1]
