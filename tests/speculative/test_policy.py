@@ -36,19 +36,19 @@ class Machine:
         kind = 5 if self.free else 0
         for _ in range(steps):
             depths = [0] * self.rows
-            if self.policy.solvent:
+            if self.policy.solvent(self.rows):
                 options = [Option(self.policy.rate(r, kind), 8, self.free) for r in self.rates]
                 depths = self.policy.depths(options)
             if any(depths):
                 drafting = self._noisy(self.drafting(max(depths)))
                 self.seconds += drafting
-                self.policy.spend(drafting)
+                self.policy.spend(self.rows, drafting)
                 if not self.free:
                     self.policy.observe_drafting(max(depths), drafting)
             accepted = 0
             for depth, rates in zip(depths, self.rates, strict=True):
                 # What is looked up and not used is still seen to be right or wrong.
-                shown = max(depth, 1) if self.free and self.policy.solvent else depth
+                shown = max(depth, 1) if self.free and self.policy.solvent(self.rows) else depth
                 right = next((i for i in range(shown) if self._random.random() >= self.chance), shown)
                 accepted += min(right, depth)
                 if shown:

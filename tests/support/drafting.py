@@ -20,7 +20,6 @@ class FixedPolicy:
     """Depths from a list that goes round, for each row another: what is drafted does not depend on the clock."""
 
     holds = 1
-    solvent = True
 
     def __init__(self, depths: Sequence[int]) -> None:
         self._depths = itertools.cycle(depths)
@@ -41,8 +40,11 @@ class FixedPolicy:
     def observe_drafting(self, depth: int, seconds: float) -> None:
         pass
 
-    def spend(self, seconds: float) -> None:
+    def spend(self, rows: int, seconds: float) -> None:
         pass
+
+    def solvent(self, rows: int) -> bool:
+        return True
 
 
 class Source:

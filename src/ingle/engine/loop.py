@@ -276,7 +276,9 @@ class Engine:
             rows=len(chosen.decode) + chosen.draft_tokens + len(chosen.windows),
         )
         try:
-            keep_hidden = self.speculation is not None and self.speculation.wants_hidden
+            keep_hidden = self.speculation is not None and self.speculation.wants_hidden(
+                len(self._rows.batch.rows)
+            )
             result = runner.run(chosen, self._rows.running, self._rows.batch, keep_hidden=keep_hidden)
             if self.speculation is not None and streams:
                 self.speculation.learn(chosen, result.sampled, time.monotonic() - started)

@@ -49,17 +49,19 @@ class Speculation:
         self._rounds = 0  # that its word still holds
         self._on = self._computing is not None  # it said that somebody should draft
 
-    @property
-    def wants_hidden(self) -> bool:
-        """The next round may need what the step's newest tokens came from. To keep it takes time: it is not
-        kept while nothing is drafted, so the first round after that comes a step later."""
+    def wants_hidden(self, rows: int) -> bool:
+        """The next round of a batch of `rows` may need what the step's newest tokens came from.
+
+        To keep it takes time: it is not kept while nothing is drafted, so the first round after that comes a
+        step later.
+        """
         wanted = self._computing is not None and self._computing.wants_hidden
-        return wanted and self._on and self.policy.solvent
+        return wanted and self._on and self.policy.solvent(max(rows, 1))
 
     def propose(self, batch: DecodeBatch) -> dict[str, tuple[int, ...]]:
         """Drafts of the next step, by row. Sources that fail give none: nothing is lost but time."""
         self._found, self._drafted = {}, {}
-        if batch.state is None or not self.policy.solvent:
+        if batch.state is None or not self.policy.solvent(len(batch.rows)):
             return {}
         rows, started = batch.rows, time.monotonic()
         try:
@@ -75,7 +77,7 @@ class Speculation:
         finally:
             seconds = time.monotonic() - started
             self.counters.seconds += seconds
-            self.policy.spend(seconds)
+            self.policy.spend(len(rows), seconds)
 
     def _propose(self, rows: Sequence[Row], batch: DraftBatch) -> dict[str, tuple[int, ...]]:
         if self._looking is not None:
@@ -156,7 +158,7 @@ class Speculation:
         self.counters.accepted += accepted
         self.policy.observe_step(len(chosen.decode), drafted, accepted, seconds, alone=not chosen.windows)
         if self._found or self._drafted:
-            self.policy.spend(time.monotonic() - started)
+            self.policy.spend(len(chosen.decode), time.monotonic() - started)
 
 
 def _right(drafts: Sequence[int], sampled: Sequence[Sampled]) -> tuple[int, bool]:

@@ -28,14 +28,14 @@ _LEARN = 0.12  # weight of the newest right or wrong draft, for a row
 _LEARN_SHARED = 0.02  # the same over all rows, where new rows start
 _DRIFT = 0.01  # how much of the shared rate a row takes on in a step that tells nothing about it
 _GAIN = 1.08  # drafts must promise so much more
-_SHORTEST_WAIT, _LONGEST_WAIT = 24, 1024  # steps without drafts before they are tried again
+_SHORTEST_WAIT, _LONGEST_WAIT = 24, 512  # steps without drafts before they are tried again
 _START = {5: 0.8, 3: 0.45}  # what to expect of n-grams by size
 _UNKNOWN = 0.6
-
-
 _CREDIT = 0.007  # of the time of each step: what trying may cost
 _CAUTION = 0.85  # of what accepted drafts seem to save
-_SAVINGS = 12.0  # steps' worth of time that the account holds at most
+# Steps' worth of time that the account holds at first, at most and at least. One interrupted round must not
+# silence drafts for long.
+_START_CAPITAL, _SAVINGS, _MOST_DEBT = 5.0, 12.0, 1.5
 
 
 class CostCurve:
@@ -91,30 +91,52 @@ class Rates:
     by_kind: dict[int, float] = field(default_factory=dict[int, float])
 
 
+class _Batches:
+    """What is known of batches of about one size. Rows cost more than drafts, so each size has its own."""
+
+    def __init__(self, rows: int) -> None:
+        self.step = CostCurve(0.2 / rows**0.5)
+        self.balance: float | None = None  # seconds in the account; None: not opened yet
+        self.idle = 0  # steps without drafts
+        self.wait = _SHORTEST_WAIT
+
+    def settle(self, rows: int, drafts: int, accepted: int, pace: float) -> None:
+        """A step's gains and costs, but for what was spent on drafting."""
+        plain = self.step(rows)
+        cost = self.step(rows + drafts) - plain
+        gain = _CAUTION * accepted * plain / rows + _CREDIT * plain
+        before = _START_CAPITAL * pace * plain if self.balance is None else self.balance
+        worth = pace * plain
+        after = before + pace * (gain - cost)
+        self.balance = min(max(after, -_MOST_DEBT * worth), _SAVINGS * worth)
+
+
 class Policy:
     """One for each engine: what it learns is about this machine, this model and its sources."""
 
     holds = 8  # rounds for which a decision about a source that computes is kept: weighing takes time
 
     def __init__(self) -> None:
-        self._steps: dict[int, CostCurve] = {}  # by number of rows, roughly: rows cost more than drafts
+        self._batches: dict[int, _Batches] = {}
         self._round = CostCurve(1.0)  # of drafting, by depth
         self._pace = 1.0  # how much longer everything takes now
-        self._balance = 0.0  # seconds
         self._shared: dict[int, float] = {}
-        self._idle = 0  # steps without drafts
-        self._wait = _SHORTEST_WAIT
+
+    def solvent(self, rows: int) -> bool:
+        """Drafts may be tried: those before paid for themselves, or little was lost."""
+        return (self._of(rows).balance or 0.0) >= 0.0
 
     def depths(self, options: Sequence[Option]) -> list[int]:
         """Drafts for each row of a batch."""
         rows = len(options)
         depths = [0] * rows
-        step_seconds = self._step(rows)
+        batches = self._of(rows)
+        step_seconds = batches.step
         if not step_seconds.known or not any(option.most for option in options):
             return depths
-        if self._idle >= self._wait or not (self._round.known or any(option.free for option in options)):
-            # What is not tried is not known.
-            self._idle, self._wait = 0, min(2 * self._wait, _LONGEST_WAIT)
+        untried = not (self._round.known or any(option.free for option in options))
+        if untried or batches.idle >= batches.wait:  # what is not tried is not known
+            batches.idle, batches.wait = 0, min(2 * batches.wait, _LONGEST_WAIT)
             return _within([min(3, option.most) for option in options], MAX_DRAFTS)
         heap = [(-option.chance, r) for r, option in enumerate(options) if option.most]
         heapq.heapify(heap)
@@ -139,7 +161,7 @@ class Policy:
         for r in order[:chosen]:
             depths[r] += 1
         if chosen:
-            self._wait = _SHORTEST_WAIT
+            batches.wait = _SHORTEST_WAIT
         return depths
 
     def rate(self, rates: Rates, kind: int) -> float:
@@ -158,34 +180,30 @@ class Policy:
             shared += _LEARN_SHARED * (hit - shared)
         rates.by_kind[kind], self._shared[kind] = rate, shared
 
-    @property
-    def solvent(self) -> bool:
-        """Drafts may be tried: those before paid for themselves, or little was lost."""
-        return self._balance >= 0.0
-
     def observe_step(self, rows: int, drafts: int, accepted: int, seconds: float, *, alone: bool) -> None:
         """A step of so many rows and drafts; `alone`: without windows of prompts."""
-        step_seconds = self._step(rows)
+        batches = self._of(rows)
         if alone:
-            self._observe(step_seconds, rows + drafts, seconds)
-        self._idle = 0 if drafts else self._idle + 1
-        if not step_seconds.known:
-            return
-        plain = step_seconds(rows)
-        cost = step_seconds(rows + drafts) - plain
-        gain = _CAUTION * accepted * plain / rows + _CREDIT * plain
-        self._balance = min(self._balance + self._pace * (gain - cost), _SAVINGS * self._pace * plain)
+            self._observe(batches.step, rows + drafts, seconds)
+        batches.idle = 0 if drafts else batches.idle + 1
+        if batches.step.known:
+            batches.settle(rows, drafts, accepted, self._pace)
 
-    def _step(self, rows: int) -> CostCurve:
-        return self._steps.setdefault(rows.bit_length(), CostCurve(0.2 / rows**0.5))
-
-    def spend(self, seconds: float) -> None:
-        """So long drafts were looked up, computed and weighed."""
-        self._balance -= seconds
+    def spend(self, rows: int, seconds: float) -> None:
+        """So long drafts for a batch were looked up, computed and weighed."""
+        batches = self._of(rows)
+        if batches.balance is not None:
+            batches.balance -= seconds
 
     def observe_drafting(self, depth: int, seconds: float) -> None:
         """A round up to this depth."""
         self._observe(self._round, depth, seconds)
+
+    def _of(self, rows: int) -> _Batches:
+        size = rows.bit_length()
+        if size not in self._batches:
+            self._batches[size] = _Batches(rows)
+        return self._batches[size]
 
     def _observe(self, curve: CostCurve, size: int, seconds: float) -> None:
         if curve.has(size):
