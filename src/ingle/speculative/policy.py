@@ -24,15 +24,15 @@ MAX_DRAFTS = 32
 
 _FOLLOW = 0.15  # weight of the newest time
 _FOLLOW_PACE = 0.4
-_LEARN = 0.12  # weight of the newest right or wrong draft, for a row
+_LEARN = 0.1  # weight of the newest right or wrong draft, for a row
 _LEARN_SHARED = 0.02  # the same over all rows, where new rows start
-_DRIFT = 0.01  # how much of the shared rate a row takes on in a step that tells nothing about it
-_GAIN = 1.08  # drafts must promise so much more
+_FORGET = 200  # steps after which what a row's drafts told counts for nothing
+_GAIN = 1.15  # drafts must promise so much more
 _SHORTEST_WAIT, _LONGEST_WAIT = 24, 512  # steps without drafts before they are tried again
 _START = {5: 0.8, 3: 0.45}  # what to expect of n-grams by size
 _UNKNOWN = 0.6
 _CREDIT = 0.007  # of the time of each step: what trying may cost
-_CAUTION = 0.85  # of what accepted drafts seem to save
+_CAUTION = 0.7  # of what accepted drafts seem to save
 # Steps' worth of time that the account holds at first, at most and at least. One interrupted round must not
 # silence drafts for long.
 _START_CAPITAL, _SAVINGS, _MOST_DEBT = 5.0, 12.0, 1.5
@@ -88,7 +88,7 @@ class Option:
 class Rates:
     """How often drafts of one row were right, for each kind of proposal."""
 
-    by_kind: dict[int, float] = field(default_factory=dict[int, float])
+    by_kind: dict[int, tuple[float, int]] = field(default_factory=dict[int, tuple[float, int]])  # rate, when
 
 
 class _Batches:
@@ -121,6 +121,7 @@ class Policy:
         self._round = CostCurve(1.0)  # of drafting, by depth
         self._pace = 1.0  # how much longer everything takes now
         self._shared: dict[int, float] = {}
+        self._count = 0  # steps
 
     def solvent(self, rows: int) -> bool:
         """Drafts may be tried: those before paid for themselves, or little was lost."""
@@ -166,23 +167,27 @@ class Policy:
 
     def rate(self, rates: Rates, kind: int) -> float:
         """How likely a row's draft is right if those before it were."""
+        shared = self._shared.get(kind, _START.get(kind, _UNKNOWN))
         known = rates.by_kind.get(kind)
-        return self._shared.get(kind, _START.get(kind, _UNKNOWN)) if known is None else known
+        if known is None:
+            return shared
+        rate, seen = known
+        forgotten = min(1.0, (self._count - seen) / _FORGET)
+        return rate + forgotten * (shared - rate)
 
     def observe_row(self, rates: Rates, kind: int, right: int, *, wrong: bool) -> None:
         """Of a proposal of this row `right` tokens were what came, and then, if `wrong`, one was not."""
         rate, shared = self.rate(rates, kind), self._shared.get(kind, _START.get(kind, _UNKNOWN))
-        if not right and not wrong:
-            rates.by_kind[kind] = rate + _DRIFT * (shared - rate)
-            return
         for hit in (1.0,) * right + (0.0,) * wrong:
             rate += _LEARN * (hit - rate)
             shared += _LEARN_SHARED * (hit - shared)
-        rates.by_kind[kind], self._shared[kind] = rate, shared
+        if right or wrong:
+            rates.by_kind[kind], self._shared[kind] = (rate, self._count), shared
 
     def observe_step(self, rows: int, drafts: int, accepted: int, seconds: float, *, alone: bool) -> None:
         """A step of so many rows and drafts; `alone`: without windows of prompts."""
         batches = self._of(rows)
+        self._count += 1
         if alone:
             self._observe(batches.step, rows + drafts, seconds)
         batches.idle = 0 if drafts else batches.idle + 1
