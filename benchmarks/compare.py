@@ -63,7 +63,9 @@ class Subject:
 
     def __init__(self, path: Path, threads: int) -> None:
         self.path = path
-        self.loaded = compose.load(path, name=path.stem, config=EngineConfig(), threads=threads)
+        self.loaded = compose.load(
+            path, name=path.stem, config=EngineConfig(), drafter="none", threads=threads
+        )
         self.meter = Meter(self.loaded.engine)
         self.meter.decode(1, 8, 8)  # warm
 

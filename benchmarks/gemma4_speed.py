@@ -154,7 +154,9 @@ def main() -> None:
     }
     results: dict[str, float] = {}
     for size, (codes, dense) in folders.items():
-        engine = compose.load(codes, name=size, config=EngineConfig(prompt_cache_bytes=0)).engine
+        engine = compose.load(
+            codes, name=size, config=EngineConfig(prompt_cache_bytes=0), drafter="none"
+        ).engine
         meter, rounds = Meter(engine), Rounds()
         meter.prefill(32)
         rounds.add("ingle prefill", lambda meter=meter: meter.prefill(options.prompt)[0])

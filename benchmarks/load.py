@@ -95,7 +95,19 @@ class Client:
 @asynccontextmanager
 async def ingle(rows: int) -> AsyncIterator[tuple[Client, int]]:
     """`ingle serve` on a free port: (client, process id)."""
-    command = (sys.executable, "-m", "ingle.cli", "serve", MODEL, "--port", "0", "--max-rows", str(rows))
+    command = (
+        sys.executable,
+        "-m",
+        "ingle.cli",
+        "serve",
+        MODEL,
+        "--port",
+        "0",
+        "--drafter",
+        "none",
+        "--max-rows",
+        str(rows),
+    )
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

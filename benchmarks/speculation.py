@@ -37,11 +37,11 @@ from ingle.weights.catalog import CATALOG
 from ingle.weights.sources import resolve
 
 TEXT = """\
-The old lighthouse stands on a cliff above the bay. Its keeper, Mr. Harlan, climbs the one hundred and twelve \
-steps every evening to light the lamp. In winter the wind is so strong that he ties a rope around his waist. \
-Ships from the north pass the bay at night, and their captains know the lamp by its colour. Last year a storm \
-broke two windows, and the village collected money to repair them. The children of the village visit him on \
-Sundays and bring him bread and apples."""
+The old lighthouse stands on a cliff above the bay. Its keeper, Mr. Harlan, climbs the one hundred and twelve
+steps every evening to light the lamp. In winter the wind is so strong that he ties a rope around his waist.
+Ships from the north pass the bay at night, and their captains know the lamp by its colour. Last year a storm
+broke two windows, and the village collected money to repair them. The children of the village visit him on
+Sundays and bring him bread and apples.""".replace("\n", " ")
 CODE = """\
 def total_price(items, rate):
     price = 0.0

@@ -228,7 +228,7 @@ def test_drafts_that_do_not_fit_are_left_out() -> None:
 
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_nothing_but_the_request_decides(name: str) -> None:
-    run_machine(SUBJECTS[name](drafts=SOURCES["right for a while"], policy=uneven), examples=8)
+    run_machine(SUBJECTS[name](drafts=SOURCES["right for a while"], policy=uneven), examples=5)
 
 
 def _one_too_many(patch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,9 @@ class Source:
     def __init__(self, propose: Callable[[Row, int], Sequence[int]]) -> None:
         self._propose = propose
 
+    def step_bytes(self, rows: int) -> int:
+        return 0
+
     def propose(self, batch: DraftBatch, depths: Sequence[int]) -> list[Proposal]:
         rows = cast("Sequence[Row]", batch.rows)
         return [Proposal(tuple(self._propose(row, depth))) for row, depth in zip(rows, depths, strict=True)]

@@ -21,6 +21,7 @@ _UNITS = {"ttft_ms": "ms, 512-token prompt", "peak_rss_mb": "MiB"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
+    parser.set_defaults(drafter="none")  # made-up prompts repeat themselves as no text does
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--repeats", type=int, default=3, metavar="N", help="runs of each figure; the median counts (3)"

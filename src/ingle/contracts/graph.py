@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import mlx.core as mx
@@ -24,6 +25,21 @@ class SoftTokens(NamedTuple):
 
     start: int  # number of the first of them among the group's tokens
     features: mx.array  # [count, hidden]
+
+
+@lru_cache(maxsize=64)
+def _places(lengths: tuple[int, ...]) -> tuple[mx.array, mx.array]:
+    """Of rows of these lengths: which token stands at [row, column], and at which of rows * columns places
+    each token stands."""
+    longest, start = max(lengths), 0
+    rows: list[list[int]] = []
+    for n in lengths:
+        rows.append([min(start + i, max(start + n, 1) - 1) for i in range(longest)])
+        start += n
+    tokens = [r * longest + i for r, n in enumerate(lengths) for i in range(n)]
+    places = mx.array(rows), mx.array(tokens)
+    mx.eval(places)  # other threads may use them later
+    return places
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,19 +88,12 @@ class PhaseGroup:
         """[tokens, ...] -> [rows, length, ...]; behind a shorter row's tokens stands anything."""
         if self.lengths is None:
             return x.reshape(self.rows, self.length, *x.shape[1:])
-        places: list[list[int]] = []
-        start = 0
-        for n in self.lengths:
-            places.append([min(start + i, max(start + n, 1) - 1) for i in range(self.length)])
-            start += n
-        return x[mx.array(places)]
+        return x[_places(self.lengths)[0]]
 
     def in_line(self, x: mx.array) -> mx.array:
         """[rows, length, ...] -> [tokens, ...]: the inverse of `in_rows`."""
         x = x.reshape(self.rows * self.length, *x.shape[2:])
-        if self.lengths is None:
-            return x
-        return x[mx.array([r * self.length + i for r, n in enumerate(self.lengths) for i in range(n)])]
+        return x if self.lengths is None else x[_places(self.lengths)[1]]
 
     def last(self, count: int) -> PhaseGroup:
         """Its last `count` tokens of each row; not for rows of different lengths."""

@@ -67,6 +67,7 @@ class MemoryPlan:
         window = max(config.window_tokens, graph.whole_block)
         drafted = MAX_DRAFTS if sources else 0
         transients = graph.step_bytes(window + config.max_rows + drafted, config.max_rows + drafted)
+        transients = max([transients, *(source.step_bytes(config.max_rows) for source in sources)])
         plan = cls(
             total=total,
             weights=held_bytes() - before,

@@ -32,6 +32,9 @@ class AssistantSource:
         self._graph, self._target = graph, target
         self._fused = graph.fused(target)
 
+    def step_bytes(self, rows: int) -> int:
+        return 0  # a part of what the target's step holds for as many rows of logits
+
     def propose(self, batch: DraftBatch, depths: Sequence[int]) -> list[Proposal]:
         """Raises ValueError: a row without a valid entry, or a batch without hidden states."""
         if batch.hidden is None or any(row.known < 2 for row in batch.rows):

@@ -38,6 +38,9 @@ class DraftModelSource:
         self._fed: dict[DraftRow, list[int]] = {}  # drafts that the state holds and the row may not have said
         self._new: dict[DraftRow, RowState | None] = {}  # rows that catch up, the oldest first
 
+    def step_bytes(self, rows: int) -> int:
+        return self._graph.step_bytes(max(_WINDOW, _FEED * rows), rows)
+
     def propose(self, batch: DraftBatch, depths: Sequence[int]) -> list[Proposal]:
         self._take_back()
         self._catch_up()

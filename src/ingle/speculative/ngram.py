@@ -62,6 +62,9 @@ class NgramSource:
         self._sizes = sizes
         self._places: dict[DraftRow, _Places] = {}
 
+    def step_bytes(self, rows: int) -> int:
+        return 0
+
     def propose(self, batch: DraftBatch, depths: Sequence[int]) -> list[Proposal]:
         out: list[Proposal] = []
         for row, depth in zip(batch.rows, depths, strict=True):

@@ -74,6 +74,10 @@ class DraftSource(Protocol):
         """Of what it remembers for each row, beside the target."""
         ...
 
+    def step_bytes(self, rows: int) -> int:
+        """The most that proposing for so many rows holds, beside weights and states."""
+        ...
+
     def propose(self, batch: DraftBatch, depths: Sequence[int]) -> list[Proposal]:
         """For each row at most `depths[r]` tokens. Row r's proposal depends on row r alone."""
         ...
