@@ -44,7 +44,7 @@ class Machine:
                 self.seconds += drafting
                 self.policy.spend(self.rows, drafting)
                 if not self.free:
-                    self.policy.observe_drafting(max(depths), drafting)
+                    self.policy.observe_drafting(self.rows, max(depths), drafting)
             accepted = 0
             for depth, rates in zip(depths, self.rates, strict=True):
                 # What is looked up and not used is still seen to be right or wrong.

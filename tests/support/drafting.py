@@ -37,7 +37,7 @@ class FixedPolicy:
     def observe_step(self, rows: int, drafts: int, accepted: int, seconds: float, *, alone: bool) -> None:
         pass
 
-    def observe_drafting(self, depth: int, seconds: float) -> None:
+    def observe_drafting(self, rows: int, depth: int, seconds: float) -> None:
         pass
 
     def spend(self, rows: int, seconds: float) -> None:
@@ -50,7 +50,6 @@ class FixedPolicy:
 class Source:
     """Asks `propose` for each row; keeps nothing."""
 
-    name = "test"
     looks_up = False
     wants_hidden = False
     layouts: tuple[StateLayout, ...] = ()

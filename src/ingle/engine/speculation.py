@@ -133,7 +133,7 @@ class Speculation:
         started = time.monotonic()
         proposals = source.propose(batch, depths)
         if any(p.tokens for p in proposals):
-            self.policy.observe_drafting(max(depths), time.monotonic() - started)
+            self.policy.observe_drafting(len(rows), max(depths), time.monotonic() - started)
         self._drafted = {row: p for row, p in zip(rows, proposals, strict=True) if p.tokens}
 
     def _most(self, row: Row) -> int:

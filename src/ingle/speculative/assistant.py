@@ -23,7 +23,6 @@ from ingle.speculative.source import DraftBatch, DraftRow, Proposal, proposals
 class AssistantSource:
     """See `source.DraftSource`."""
 
-    name = "assistant"
     looks_up = False
     wants_hidden = True
     layouts: tuple[StateLayout, ...] = ()

@@ -26,7 +26,6 @@ _WINDOW = 256  # tokens of a window
 class DraftModelSource:
     """See `source.DraftSource`."""
 
-    name = "draft model"
     looks_up = False
     wants_hidden = False
 

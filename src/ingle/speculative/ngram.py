@@ -52,7 +52,6 @@ def _continued(tokens: list[int], place: int, depth: int) -> tuple[int, ...]:
 class NgramSource:
     """See `source.DraftSource`."""
 
-    name = "n-gram look-up"
     looks_up = True
     wants_hidden = False
     layouts: tuple[StateLayout, ...] = ()

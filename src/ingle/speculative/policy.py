@@ -96,6 +96,7 @@ class _Batches:
 
     def __init__(self, rows: int) -> None:
         self.step = CostCurve(0.2 / rows**0.5)
+        self.round = CostCurve(1.0)  # of drafting, by depth
         self.balance: float | None = None  # seconds in the account; None: not opened yet
         self.idle = 0  # steps without drafts
         self.wait = _SHORTEST_WAIT
@@ -118,7 +119,6 @@ class Policy:
 
     def __init__(self) -> None:
         self._batches: dict[int, _Batches] = {}
-        self._round = CostCurve(1.0)  # of drafting, by depth
         self._pace = 1.0  # how much longer everything takes now
         self._shared: dict[int, float] = {}
         self._count = 0  # steps
@@ -132,10 +132,10 @@ class Policy:
         rows = len(options)
         depths = [0] * rows
         batches = self._of(rows)
-        step_seconds = batches.step
+        step_seconds, round_seconds = batches.step, batches.round
         if not step_seconds.known or not any(option.most for option in options):
             return depths
-        untried = not (self._round.known or any(option.free for option in options))
+        untried = not (round_seconds.known or any(option.free for option in options))
         if untried or batches.idle >= batches.wait:  # what is not tried is not known
             batches.idle, batches.wait = 0, min(2 * batches.wait, _LONGEST_WAIT)
             return _within([min(3, option.most) for option in options], MAX_DRAFTS)
@@ -151,7 +151,7 @@ class Policy:
             order.append(r)
             if not options[r].free:
                 deepest = max(deepest, taken[r])
-            drafting = self._round(deepest) if deepest and self._round.known else 0.0
+            drafting = round_seconds(deepest) if deepest and round_seconds.known else 0.0
             value = tokens / (step_seconds(rows + len(order)) + drafting)
             if value > best:
                 best, chosen = value, len(order)
@@ -200,9 +200,9 @@ class Policy:
         if batches.balance is not None:
             batches.balance -= seconds
 
-    def observe_drafting(self, depth: int, seconds: float) -> None:
-        """A round up to this depth."""
-        self._observe(self._round, depth, seconds)
+    def observe_drafting(self, rows: int, depth: int, seconds: float) -> None:
+        """A round for a batch of so many rows, up to this depth."""
+        self._observe(self._of(rows).round, depth, seconds)
 
     def _of(self, rows: int) -> _Batches:
         size = rows.bit_length()

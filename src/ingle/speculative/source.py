@@ -55,11 +55,6 @@ class DraftSource(Protocol):
     """Used by the engine thread alone. Whatever it proposes, tokens stay what they are."""
 
     @property
-    def name(self) -> str:
-        """For people: "n-gram look-up", "draft model"."""
-        ...
-
-    @property
     def looks_up(self) -> bool:
         """Proposals cost next to nothing: they come first, and the policy says how much of them is used."""
         ...
