@@ -104,7 +104,7 @@ class Speculation:
     def _held(self, rows: Sequence[Row]) -> list[int]:
         """What the policy says of drafts to be computed. It is asked now and then: what it weighs changes
         slowly, and weighing takes time."""
-        if self._computing is None:
+        if self._computing is None or not any(self._most(row) for row in rows):
             return []
         if self._rounds == 0 or (self._on and self._decided[0] is not rows):
             depths = self._weigh(rows, {})
