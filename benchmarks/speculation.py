@@ -163,7 +163,10 @@ class Result:
         ratios = [b / a for a, b in zip(plain, drafted, strict=True)]
         return {
             "case": self.name,
-            **{who: round(statistics.median(values), 1) for who, values in self.rates.items()},
+            **{
+                "drafted_rate" if who == "drafted" else who: round(statistics.median(values), 1)
+                for who, values in self.rates.items()
+            },
             "ratio": round(statistics.median(ratios), 2),
             "least": round(min(ratios), 2),
             "most": round(max(ratios), 2),

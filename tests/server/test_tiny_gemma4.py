@@ -17,6 +17,12 @@ import httpx2
 import pytest
 from PIL import Image
 
+from ingle import compose
+from ingle.config import ServerConfig
+from ingle.service.models import TextModel
+from support.drafting import FixedPolicy
+from support.served import Running
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -141,34 +147,42 @@ def test_a_picture_too_long_for_the_model_is_refused(url: str) -> None:
     assert ask(url, "What is 1 plus 1?")["choices"][0]["message"]["content"]
 
 
-def test_it_drafts_and_says_so(drafting: tuple[str, str], plain_url: str) -> None:
-    url, line = drafting
-    assert "assistant tiny-gemma4-assistant, n-gram look-up" in line
-    drafted_tokens = accepted_tokens = 0
-    for number in range(40):  # the policy wants to see that it pays
-        answer, plain = (ask(where, f"Count from {number}.", max_tokens=60) for where in (url, plain_url))
-        assert answer["choices"][0]["message"] == plain["choices"][0]["message"]
-        assert plain["usage"]["completion_tokens_details"] == {"drafted_tokens": 0, "accepted_tokens": 0}
-        drafted_tokens += answer["usage"]["completion_tokens_details"]["drafted_tokens"]
-        accepted_tokens += answer["usage"]["completion_tokens_details"]["accepted_tokens"]
-    assert 0 < accepted_tokens <= drafted_tokens
-    metrics = httpx2.get(f"{url}/metrics").text
-    drafted, accepted = (
-        float(re.search(rf"ingle_spec_decode_num_{what}_tokens_total{{.*}} (\S+)", metrics)[1])  # type: ignore[index]
-        for what in ("draft", "accepted")
-    )
-    assert 0 < accepted <= drafted
+@pytest.fixture(scope="module")
+def always_drafting() -> Iterator[str]:
+    """The same pair, drafting three tokens whatever the clock says."""
+    bundled = Path(compose.__file__).parent / "bundled"
+    drafter = bundled / "tiny-gemma4-assistant"
+    loaded = compose.load(bundled / "tiny-gemma4", name="tiny-gemma4", drafter=drafter)
+    assert loaded.engine.speculation is not None
+    loaded.engine.speculation.policy = FixedPolicy([3])  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
+    model = TextModel.open(loaded.name, loaded.text, loaded.engine)
+    running = Running(ServerConfig(port=0), model=model)
+    yield running.url
+    running.stop()
+
+
+def test_it_drafts_and_says_so(drafting: tuple[str, str], always_drafting: str, plain_url: str) -> None:
+    assert "assistant tiny-gemma4-assistant, n-gram look-up" in drafting[1]
+    answer, plain = (ask(url, "Count from 17.", max_tokens=60) for url in (always_drafting, plain_url))
+    assert answer["choices"][0]["message"] == plain["choices"][0]["message"]
+    details = answer["usage"]["completion_tokens_details"]
+    assert 0 < details["accepted_tokens"] < details["drafted_tokens"]
+    assert plain["usage"]["completion_tokens_details"] == {"drafted_tokens": 0, "accepted_tokens": 0}
+    metrics = httpx2.get(f"{always_drafting}/metrics").text
+    for what in ("draft", "accepted"):
+        found = re.search(rf"ingle_spec_decode_num_{what}_tokens_total{{.*}} (\S+)", metrics)
+        assert found is not None and float(found[1]) > 0
     assert 'ingle_drafter_info{drafter="assistant tiny-gemma4-assistant, n-gram look-up"' in metrics
 
 
 @pytest.mark.parametrize("stop", ["21", " 2", "2 23", "5", "8"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stop_string_ends_the_answer_among_accepted_drafts(
-    url: str, plain_url: str, stop: str, stream: bool
+    always_drafting: str, plain_url: str, stop: str, stream: bool
 ) -> None:
     """Tokens behind it that the engine had accepted by then are neither shown nor counted."""
     got: list[Any] = []
-    for where in (url, plain_url):
+    for where in (always_drafting, plain_url):
         body = {
             "model": "tiny-gemma4", "messages": [{"role": "user", "content": "Count from 17."}], "temperature": 0,
             "max_tokens": 60, "stop": stop, "logprobs": True, "stream": stream,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 from openai import OpenAI
@@ -38,15 +38,11 @@ class Running:
         *,
         media: MediaConfig | None = None,
         media_assets: TextAssets | None = None,  # of a model that takes media
+        model: TextModel | None = None,  # instead of the toy
         **engine: Any,
     ) -> None:
-        vocab = VOCAB_SIZE if media_assets is None else MEDIA_VOCAB_SIZE
-        info = EngineInfo(
-            vocab_size=vocab, context_length=CONTEXT, backend="toy", takes_media=media_assets is not None
-        )
-        self.engine = Engine(lambda: WideToy(vocab), info, EngineConfig(**engine), row_invariant=False)
-        assets = media_assets or tiny_assets(template)
-        self.model = TextModel.open("toy", assets, self.engine)
+        self.model = model or self._toy(template, media_assets, engine)
+        self.engine = cast("Engine", self.model.engine)
         self.app = create_app([self.model], config, media)
         ready = threading.Event()
         self.server = Server(self.app, config, lambda _: ready.set())
@@ -55,6 +51,16 @@ class Running:
         self.thread.start()
         assert ready.wait(20)
         self.url = self.server.url
+
+    def _toy(
+        self, template: str | None, media_assets: TextAssets | None, engine: dict[str, Any]
+    ) -> TextModel:
+        vocab = VOCAB_SIZE if media_assets is None else MEDIA_VOCAB_SIZE
+        info = EngineInfo(
+            vocab_size=vocab, context_length=CONTEXT, backend="toy", takes_media=media_assets is not None
+        )
+        toy = Engine(lambda: WideToy(vocab), info, EngineConfig(**engine), row_invariant=False)
+        return TextModel.open("toy", media_assets or tiny_assets(template), toy)
 
     def client(self, **options: Any) -> OpenAI:
         return OpenAI(base_url=self.url + "/v1", api_key="any", max_retries=0, **options)

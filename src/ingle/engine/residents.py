@@ -172,7 +172,10 @@ class Residents:
         return list(self.running.values())
 
     def _growth(self, chosen: Plan) -> int:
-        return sum(self.admission.growth(self.running[id], n) for id, n in chosen.lengths.items())
+        lengths = chosen.lengths
+        if chosen.drafts:  # room is reserved for the longest row of the batch
+            lengths |= dict.fromkeys(chosen.decode, max(lengths[id] for id in chosen.decode))
+        return sum(self.admission.growth(self.running[id], n) for id, n in lengths.items())
 
     def _pause(self, row: Row) -> None:
         """Memory is short: the row waits again, and computes later what the prompt cache does not keep."""
