@@ -10,15 +10,10 @@ namespace {
 
 // y[r] = x[r] W^T
 void product(const std::shared_ptr<Packed>& packed, const float* x, int rows, float* y) {
-  const Kernels& kernels = ingle::kernels();
   const int k = packed->weight().k, n = packed->weight().n;
-  Prepared prepared;
-  run_together([&](Arena& arena) { prepared = Prepared(arena, rows, k); },
-               [&](Team& team) {
-                 each_row(team, rows, [&](int r) { prepared.set_row(kernels, r, x + static_cast<long>(r) * k); });
-                 products(team, kernels, {{packed, nullptr}}, prepared.activations(), rows, y, n, [](int, int, int, float*) {});
-               },
-               as_work(static_cast<long>(rows) * k * n));
+  with_prepared(x, rows, k, static_cast<long>(k) * n, [&](Team& team, const Activations& in) {
+    products(team, ingle::kernels(), {{packed, nullptr}}, in, rows, y, n, [](int, int, int, float*) {});
+  });
 }
 
 }  // namespace

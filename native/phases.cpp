@@ -147,4 +147,16 @@ void attend(const Kernels& kernels, const AttentionPart& part, const Sequence& s
   kernels.attention(job);
 }
 
+void with_prepared(const float* x, int rows, int k, long size,
+                   const std::function<void(Team&, const Activations&)>& product) {
+  const Kernels& kernels = ingle::kernels();
+  Prepared prepared;
+  run_together([&](Arena& arena) { prepared = Prepared(arena, rows, k); },
+               [&](Team& team) {
+                 each_row(team, rows, [&](int r) { prepared.set_row(kernels, r, x + static_cast<long>(r) * k); });
+                 product(team, prepared.activations());
+               },
+               as_work(rows * size));
+}
+
 }  // namespace ingle

@@ -2,6 +2,7 @@
 // made of the same phases, so they give the same bits.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,10 @@ class Prepared {
   unsigned short* halves_ = nullptr;
   float* sums_[4] = {};
 };
+
+// Makes `rows` rows of x ready, then runs `product`, whose weights have `size` elements, on the team.
+void with_prepared(const float* x, int rows, int k, long size,
+                   const std::function<void(Team&, const Activations&)>& product);
 
 // Work on rows: a few at a time where there are many.
 template <class Work>

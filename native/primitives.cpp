@@ -35,19 +35,6 @@ std::vector<Linear> linears(const Weights& weights, const std::vector<int>& plac
 
 float from_bf16_bits(unsigned short half) { return std::bit_cast<float>(static_cast<unsigned>(half) << 16); }
 
-// Makes `rows` rows of x ready, then runs `product`, whose weights have `size` elements, on the team.
-void with_prepared(const float* x, int rows, int k, long size,
-                   const std::function<void(Team&, const Activations&)>& product) {
-  const Kernels& kernels = ingle::kernels();
-  Prepared prepared;
-  run_together([&](Arena& arena) { prepared = Prepared(arena, rows, k); },
-               [&](Team& team) {
-                 each_row(team, rows, [&](int r) { prepared.set_row(kernels, r, x + static_cast<long>(r) * k); });
-                 product(team, prepared.activations());
-               },
-               as_work(rows * size));
-}
-
 }  // namespace
 
 std::shared_ptr<Packed> pack_codes(const mx::array& codes, const mx::array& scales, const mx::array& biases, int bits,

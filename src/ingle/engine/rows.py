@@ -73,8 +73,8 @@ class Row:
         if self.history is not None:
             self.history.add(token)
 
-    def draw(self) -> Draw:
-        return Draw(self.request.sampling, self.known, len(self.output), self.history)
+    def draw(self, drafts: tuple[int, ...] = ()) -> Draw:
+        return Draw(self.request.sampling, self.known, len(self.output), self.history, drafts)
 
     def forget(self) -> None:
         """Drop all state: everything known becomes pending and is computed again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import mlx.core as mx
 
@@ -56,7 +56,7 @@ class Runner:
             assert {row.id for row in members} == set(plan.decode), "a step decodes the whole batch"
             assert batch.state is not None
             ready.append(len(groups))
-            draws += [replace(row.draw(), drafts=plan.drafts.get(row.id, ())) for row in members]
+            draws += [row.draw(plan.drafts.get(row.id, ())) for row in members]
             groups.append(_next_tokens(members, batch.state, plan.drafts))
         for window in plan.windows:
             row = rows[window.id]
@@ -80,10 +80,8 @@ class Runner:
             assert batch.state is not None
             computed.update((row.id, len(sampled[row.id])) for row in batch.rows)
             if plan.drafts:
-                drafted = [len(plan.drafts.get(row.id, ())) for row in batch.rows]
-                batch.state.trim(
-                    [n + 1 - computed[row.id] for row, n in zip(batch.rows, drafted, strict=True)]
-                )
+                lengths = plan.lengths
+                batch.state.trim([lengths[row.id] - computed[row.id] for row in batch.rows])
         newest: list[mx.array] = []
         if keep_hidden and lines is not None:
             newest = [_newest(lines, draws, [len(sampled[row.id]) for row in drawn])]
@@ -92,8 +90,7 @@ class Runner:
         for number, row in enumerate(drawn):
             if number >= len(plan.decode):
                 row.hidden = newest[0][number : number + 1] if newest else None
-        mx.eval(newest)
-        mx.eval(hidden, [group.state.arrays for group in groups])
+        mx.eval(newest, hidden, [group.state.arrays for group in groups])
         return StepResult(computed, sampled)
 
     def _window(self, row: Row, state: RowState, length: int, *, wanted: int) -> PhaseGroup:
