@@ -187,6 +187,7 @@ def test_models_health_metrics_and_root(client: OpenAI, running: Running) -> Non
     assert 'ingle_http_requests_total{route="/v1/chat/completions",status="200"}' in metrics
 
 
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"messages": []}, "messages", "at least one"),
     ({"messages": [], "stream": True}, "messages", "at least one"),
@@ -214,8 +215,16 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"top_logprobs": 3}, "top_logprobs", "logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "not supported"),
-    ({"tools": [{"type": "function"}]}, "tools", "not supported"),
+    ({"response_format": {"type": "yaml"}}, "response_format.type", "'yaml', expected text, json_object"),
+    ({"response_format": {"type": "regex", "regex": "(?=a)b"}}, "response_format.regex", "look-around"),
+    ({"response_format": {"type": "regex", "regex": "a"}, "guided_regex": "b"}, "guided_regex", "exclude"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function", "must be an object, got nothing"),
+    ({"tools": TOOLS}, "tools", "'toy' calls no tools"),
+    ({"tools": TOOLS * 2}, "tools", "'look' twice"),
+    ({"tool_choice": "required"}, "tool_choice", "no tools"),
+    ({"reasoning_effort": "high"}, "reasoning_effort", "'toy' does not reason"),
+    ({"reasoning_effort": "maximal"}, "reasoning_effort", "one of none, minimal"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "set by the request itself"),
     ({"store": True}, "store", "not supported"),
     ({"messages": [{"role": "user", "content": "x" * 2000}]}, "messages", "900"),
 ]

@@ -167,7 +167,7 @@ def test_it_drafts_and_says_so(drafting: tuple[str, str], always_drafting: str, 
     assert answer["choices"][0]["message"] == plain["choices"][0]["message"]
     details = answer["usage"]["completion_tokens_details"]
     assert 0 < details["accepted_tokens"] < details["drafted_tokens"]
-    assert plain["usage"]["completion_tokens_details"] == {"drafted_tokens": 0, "accepted_tokens": 0}
+    assert plain["usage"]["completion_tokens_details"]["drafted_tokens"] == 0
     metrics = httpx2.get(f"{always_drafting}/metrics").text
     for what in ("draft", "accepted"):
         found = re.search(rf"ingle_spec_decode_num_{what}_tokens_total{{.*}} (\S+)", metrics)

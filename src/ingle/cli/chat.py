@@ -9,8 +9,8 @@ import time
 
 from ingle.cli.common import add_model_arguments, load, open_text_model
 from ingle.errors import RequestError
-from ingle.service.chat import start_chat
-from ingle.service.generation import GenerationOptions, TextDelta
+from ingle.service.chat import ChatTurn, start_chat
+from ingle.service.generation import GenerationOptions, ReasoningDelta, TextDelta
 from ingle.service.models import TextModel
 
 _HELP = "/reset forgets the conversation, /exit ends it (so does end of input), Ctrl-C stops an answer"
@@ -73,14 +73,15 @@ def _converse(model: TextModel, history: list[dict[str, str]], options: Generati
 
 async def _answer(model: TextModel, history: list[dict[str, str]], options: GenerationOptions) -> str:
     started = time.monotonic()
-    generation = await start_chat(model, history, options)
+    generation = await start_chat(model, ChatTurn(messages=history), options)
     first = None
     parts: list[str] = []
     async for event in generation.events():
-        if isinstance(event, TextDelta):
+        if isinstance(event, TextDelta | ReasoningDelta):
             first = first or time.monotonic()
-            parts.append(event.text)
             print(event.text, end="", flush=True)
+            if isinstance(event, TextDelta):
+                parts.append(event.text)
         else:
             print()
     ended = time.monotonic()

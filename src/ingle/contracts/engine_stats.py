@@ -35,5 +35,7 @@ class EngineStats:
     accepted_tokens: int = 0  # of them those that it would have said itself
     drafting_seconds: float = 0.0  # time in the drafter
     failed_drafts: int = 0  # steps without drafts because the drafter raised
+    grammar_masks: int = 0  # computed, one for each token that a grammar rules
+    grammar_seconds: float = 0.0  # time in them
     alive: bool  # the engine thread runs
     last_step_age_s: float  # seconds since the engine thread last showed life

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from ingle.contracts.grammar import Grammar
 from ingle.contracts.media import Block
 from ingle.errors import ContextOverflow, InvalidRequest
 
@@ -96,6 +97,7 @@ class Request:
     content: tuple[ContentSpan, ...] = ()
     priority: int = 0  # higher goes first
     cache_key: bytes | None = b""  # only requests with equal keys share KV; None: with nobody
+    grammar: Grammar | None = field(default=None, compare=False, repr=False)  # that its tokens follow
 
     def check(self, *, vocab_size: int, context_length: int) -> None:
         """Refuse what this model cannot run.
@@ -156,6 +158,7 @@ class Finished:
     reason: FinishReason
     detail: str | None = None  # for people: what failed, or why it was cancelled
     stop_token: int | None = None  # the stop token that ended the row
+    refused: bool = False  # of "error": the request itself is the cause, such as a grammar over its limits
     drafted: int = 0  # see `TokensCommitted`
     accepted: int = 0
 

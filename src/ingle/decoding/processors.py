@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
+from ingle.contracts.grammar import TokenMask
 from ingle.contracts.request import SamplingParams
 
 
@@ -34,13 +37,19 @@ def needs_history(params: SamplingParams) -> bool:
 
 
 def process(
-    logits: mx.array, params: SamplingParams, history: TokenHistory | None, generated: int
+    logits: mx.array,
+    params: SamplingParams,
+    history: TokenHistory | None,
+    generated: int,
+    mask: TokenMask | None = None,
 ) -> mx.array:
-    """One row [vocab] with its penalties, bias and minimum length applied, in this order.
+    """One row [vocab] with its penalties, bias, grammar and minimum length applied, in this order.
 
     Repetition: a token of prompt or output has its logit divided by the penalty if positive, else
     multiplied (Keskar et al., 2019). Presence and frequency: subtracted, output tokens only, as the
-    OpenAI API defines them. `generated` is the number of tokens the row has put out.
+    OpenAI API defines them. `generated` is the number of tokens the row has put out. Tokens that `mask`
+    does not allow, or that it does not reach, get -inf; a grammar that allows nothing but the end wins over
+    the minimum length.
     """
     if history is not None:
         if params.repetition_penalty != 1.0:
@@ -62,17 +71,33 @@ def process(
             )
     if params.logit_bias:
         logits = _shift(logits, params.logit_bias)
-    if generated < params.min_tokens and params.stop_token_ids:
+    if mask is not None:
+        logits = mx.where(_fitted(mask, logits.shape[0]), logits, -float("inf"))
+    if generated < params.min_tokens and params.stop_token_ids and not _must_end(mask, params):
         logits = _shift(logits, dict.fromkeys(params.stop_token_ids, -float("inf")))
     return logits
 
 
-def needs_processing(params: SamplingParams, generated: int) -> bool:
+def needs_processing(params: SamplingParams, generated: int, mask: TokenMask | None = None) -> bool:
     return (
-        needs_history(params)
+        mask is not None
+        or needs_history(params)
         or bool(params.logit_bias)
         or (generated < params.min_tokens and bool(params.stop_token_ids))
     )
+
+
+def _fitted(mask: TokenMask, vocab: int) -> mx.array:
+    """The mask for a row of logits; entries behind the tokenizer's vocabulary are padding."""
+    fitted: Any = mask[:vocab] if len(mask) >= vocab else np.pad(mask, (0, vocab - len(mask)))
+    return mx.array(fitted)
+
+
+def _must_end(mask: TokenMask | None, params: SamplingParams) -> bool:
+    if mask is None:
+        return False
+    stops = sum(bool(mask[token]) for token in params.stop_token_ids if token < len(mask))
+    return stops > 0 and int(np.count_nonzero(mask)) == stops
 
 
 def _shift(logits: mx.array, amounts: Mapping[int, float]) -> mx.array:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import mlx.core as mx
 import numpy as np
 
+from ingle.contracts.grammar import TokenMask
 from ingle.contracts.request import SamplingParams, TokenLogprobs
 from ingle.decoding.logprobs import token_logprobs
 from ingle.decoding.processors import TokenHistory, needs_processing, process
@@ -32,6 +33,7 @@ class Draw:
     generated: int  # tokens the row has put out so far
     history: TokenHistory | None = None  # given when penalties ask for it
     drafts: tuple[int, ...] = ()  # what the next tokens may be
+    masks: tuple[TokenMask | None, ...] = ()  # what a grammar allows: next, and behind drafts that it allows
 
     @property
     def choice(self) -> ops.Choice:
@@ -40,11 +42,16 @@ class Draw:
 
     def processed(self) -> bool:
         """Logits are changed before the choice."""
-        return needs_processing(self.params, self.generated)
+        return needs_processing(self.params, self.generated, self.mask)
+
+    @property
+    def mask(self) -> TokenMask | None:
+        """Of the next token."""
+        return self.masks[0] if self.masks else None
 
     def ahead(self, step: int) -> Draw:
-        """How the token `step` places further will be drawn: with its own noise. The tokens between are not
-        followed."""
+        """How the token `step` places further will be drawn: with its own noise. The tokens between, and
+        grammars, are not followed."""
         return Draw(self.params, self.position + step, self.generated + step, self.history)
 
     def positions(self) -> Sequence[Draw]:
@@ -56,7 +63,13 @@ class Draw:
             before = out[-1]
             history = None if before.history is None else before.history.with_token(token)
             out.append(
-                replace(before, position=before.position + 1, generated=before.generated + 1, history=history)
+                replace(
+                    before,
+                    position=before.position + 1,
+                    generated=before.generated + 1,
+                    history=history,
+                    masks=before.masks[1:],
+                )
             )
         return out
 
@@ -120,7 +133,7 @@ def _processed(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
         return logits
     return mx.stack(
         [
-            process(logits[r], d.params, d.history, d.generated) if d.processed() else logits[r]
+            process(logits[r], d.params, d.history, d.generated, d.mask) if d.processed() else logits[r]
             for r, d in enumerate(draws)
         ]
     )

@@ -38,7 +38,7 @@ from ingle.engine.memory_plan import MemoryPlan
 from ingle.engine.pace import Pace
 from ingle.engine.residents import Residents
 from ingle.engine.rows import Row, whole_blocks
-from ingle.engine.runner import Runner, StepResult
+from ingle.engine.runner import GrammarCounters, Runner, StepResult
 from ingle.engine.scheduler import Plan
 from ingle.engine.speculation import Speculation
 from ingle.errors import EngineStopped, InvalidRequest, QueueFull
@@ -105,6 +105,7 @@ class Engine:
         self._features: FeatureCache
         self.speculation: Speculation | None = None
         self._whole_blocks: bool
+        self._grammars: GrammarCounters
         self._events: dict[Subscriber, list[tuple[str, EngineEvent]]] = {}
         ready: _Ready = _Ready()
         self._thread = threading.Thread(
@@ -174,6 +175,8 @@ class Engine:
             accepted_tokens=0 if speculation is None else speculation.counters.accepted,
             drafting_seconds=0.0 if speculation is None else speculation.counters.seconds,
             failed_drafts=0 if speculation is None else speculation.counters.failures,
+            grammar_masks=self._grammars.masks,
+            grammar_seconds=self._grammars.seconds,
             peak_bytes=memory.peak,
             alive=self._thread.is_alive(),
             last_step_age_s=0.0 if busy is None else time.monotonic() - busy,
@@ -210,6 +213,7 @@ class Engine:
             self._features = FeatureCache(graph.encode, memory.media)
             self._whole_blocks = bool(graph.whole_block)
             runner = Runner(graph, self._features, row_invariant=self._row_invariant)
+            self._grammars = runner.grammars
         except BaseException as error:
             ready.error = error
             ready.event.set()
@@ -306,6 +310,8 @@ class Engine:
                 prompt = len(row.request.prompt)
                 self._counters.prompt_tokens += max(0, min(count, prompt - (row.computed - count)))
                 self._rows.publish(row)
+        for id, message in result.refused.items():
+            self._finish(self._rows.running[id], "error", message, refused=True)
         for id, sampled in result.sampled.items():
             row = self._rows.running[id]
             self._take(row, sampled)
@@ -324,16 +330,19 @@ class Engine:
         self._counters.generated_tokens += len(sampled) - (last is None)
         if new:
             tokens = tuple([s.token for s in new if s.token is not None])
-            for token in tokens:
+            for count, token in enumerate(tokens, 1):
                 row.push(token)
-            logprobs = tuple([s.logprobs for s in new if s.logprobs is not None])
+                if row.complete:  # what was accepted behind a grammar's end is not part of the answer
+                    tokens = tokens[:count]
+                    break
+            logprobs = tuple([s.logprobs for s in new[: len(tokens)] if s.logprobs is not None])
             self._emit(row, TokensCommitted(tokens, logprobs or None, row.drafted, row.accepted))
         if last is None:
             self._finish(row, "error", "the model produced values that are not finite numbers")
         elif stops:
             self._finish(row, "stop", stop_token=last)
-        elif len(row.output) >= params.max_tokens:
-            self._finish(row, "length")
+        elif row.complete:
+            self._finish(row, "stop" if row.grammar is not None and row.grammar.complete else "length")
 
     def _recover(self, chosen: Plan, error: Exception) -> None:
         """After a failed step: its rows forget their KV and run again alone; a lone row has failed."""
@@ -350,7 +359,13 @@ class Engine:
         mx.clear_cache()
 
     def _finish(
-        self, row: Row, reason: FinishReason, detail: str | None = None, *, stop_token: int | None = None
+        self,
+        row: Row,
+        reason: FinishReason,
+        detail: str | None = None,
+        *,
+        stop_token: int | None = None,
+        refused: bool = False,
     ) -> None:
         self._rows.leave(row, keep=reason != "error")
         self._counters.running = len(self._rows.running)
@@ -358,7 +373,7 @@ class Engine:
         self._counters.finished[reason] = self._counters.finished.get(reason, 0) + 1
         with self._lock:
             self._live.discard(row.id)
-        self._emit(row, Finished(reason, detail, stop_token, row.drafted, row.accepted))
+        self._emit(row, Finished(reason, detail, stop_token, refused, row.drafted, row.accepted))
 
     def _emit(self, row: Row, event: EngineEvent) -> None:
         self._events.setdefault(row.subscriber, []).append((row.id, event))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from ingle.contracts.cache import RowState
+from ingle.contracts.grammar import GrammarState, TokenMask
 from ingle.contracts.request import ContentSpan, Request, Subscriber
 from ingle.decoding.processors import TokenHistory, needs_history
 from ingle.decoding.sampler import Draw
@@ -37,6 +38,7 @@ class Row:
     lease: Lease | None = None  # of the prompt cache
     keys: list[BlockKey] = field(default_factory=list[BlockKey])  # of its whole blocks, as far as asked for
     blocks: tuple[tuple[int, int], ...] = ()  # [start, end) of spans that one window computes whole
+    grammar: GrammarState | None = None  # where its output is in the request's grammar
     rates: Rates = field(default_factory=Rates)  # how often its drafts are right
     drafted: int = 0
     accepted: int = 0
@@ -44,6 +46,8 @@ class Row:
     def __post_init__(self) -> None:
         if needs_history(self.request.sampling):
             self.history = TokenHistory(frozenset(self.request.prompt), {})
+        if self.request.grammar is not None:
+            self.grammar = self.request.grammar.start()
 
     @property
     def id(self) -> str:
@@ -72,9 +76,16 @@ class Row:
         self.output.append(token)
         if self.history is not None:
             self.history.add(token)
+        if self.grammar is not None:
+            self.grammar.advance(token)
 
-    def draw(self, drafts: tuple[int, ...] = ()) -> Draw:
-        return Draw(self.request.sampling, self.known, len(self.output), self.history, drafts)
+    @property
+    def complete(self) -> bool:
+        """Nothing may follow, by its grammar or by its length."""
+        return self.room <= 0 or (self.grammar is not None and self.grammar.complete)
+
+    def draw(self, drafts: tuple[int, ...] = (), masks: tuple[TokenMask | None, ...] = ()) -> Draw:
+        return Draw(self.request.sampling, self.known, len(self.output), self.history, drafts, masks)
 
     def forget(self) -> None:
         """Drop all state: everything known becomes pending and is computed again."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from ingle.contracts.cache import RowState
+from ingle.contracts.grammar import GrammarFailed
 from ingle.contracts.graph import ModelGraph, Phase, PhaseGroup, SoftTokens
 from ingle.decoding.sampler import Draw, Sampled, sample
 from ingle.engine.batch import DecodeBatch
@@ -20,10 +22,22 @@ from ingle.forward.packed import forward
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`computed` counts the tokens each row had computed and keeps; `sampled` holds rows that got tokens."""
+    """`computed` counts the tokens each row had computed and keeps; `sampled` holds rows that got tokens.
+
+    Rows in `refused` got none: their grammar went over a limit, with this message.
+    """
 
     computed: Mapping[str, int]
     sampled: Mapping[str, Sequence[Sampled]]
+    refused: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class GrammarCounters:
+    """Only grow; written by the engine thread."""
+
+    masks: int = 0
+    seconds: float = 0.0
 
 
 class Runner:
@@ -32,6 +46,7 @@ class Runner:
     def __init__(self, graph: ModelGraph, features: FeatureCache, *, row_invariant: bool) -> None:
         self._graph, self._features = graph, features
         self._row_invariant = row_invariant
+        self.grammars = GrammarCounters()
 
     def make_state(self, rows: int) -> RowState:
         return self._graph.make_state(rows)
@@ -50,13 +65,14 @@ class Runner:
         draws: list[Draw] = []  # of those rows, in the order of their logits
         drawn: list[Row] = []
         computed: dict[str, int] = {}
+        refused: dict[str, str] = {}
         if plan.decode:
             members = batch.rows
             drawn += members
             assert {row.id for row in members} == set(plan.decode), "a step decodes the whole batch"
             assert batch.state is not None
             ready.append(len(groups))
-            draws += [row.draw(plan.drafts.get(row.id, ())) for row in members]
+            draws += [self._draw(row, plan.drafts.get(row.id, ()), refused) for row in members]
             groups.append(_next_tokens(members, batch.state, plan.drafts))
         for window in plan.windows:
             row = rows[window.id]
@@ -65,7 +81,7 @@ class Runner:
             ends_prompt = window.length == row.pending
             if ends_prompt:
                 ready.append(len(groups))
-                draws.append(row.draw())
+                draws.append(self._draw(row, (), refused))
                 drawn.append(row)
             groups.append(self._window(row, row.state, window.length, wanted=1 if ends_prompt else 0))
             computed[row.id] = window.length
@@ -91,7 +107,22 @@ class Runner:
             if number >= len(plan.decode):
                 row.hidden = newest[0][number : number + 1] if newest else None
         mx.eval(newest, hidden, [group.state.arrays for group in groups])
-        return StepResult(computed, sampled)
+        for id in refused:
+            del sampled[id]
+        return StepResult(computed, sampled, refused)
+
+    def _draw(self, row: Row, drafts: tuple[int, ...], refused: dict[str, str]) -> Draw:
+        if row.grammar is None:
+            return row.draw(drafts)
+        started = time.monotonic()
+        try:
+            masks = row.grammar.masks(drafts)
+        except GrammarFailed as error:
+            refused[row.id] = str(error)
+            masks = []
+        self.grammars.masks += len(masks)
+        self.grammars.seconds += time.monotonic() - started
+        return row.draw(drafts, tuple(masks))
 
     def _window(self, row: Row, state: RowState, length: int, *, wanted: int) -> PhaseGroup:
         """The next `length` tokens of a row, with the soft tokens among them."""

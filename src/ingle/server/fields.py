@@ -50,10 +50,8 @@ def decode(
         if harmless is None:
             count_unknown(name)
         elif not harmless(value):
-            text = repr(value)
-            shown = text if len(text) <= 80 else text[:77] + "..."
             raise InvalidRequest(
-                f"{name} is not supported here (got {shown})", param=name, code="unsupported_value"
+                f"{name} is not supported here (got {shown(value)})", param=name, code="unsupported_value"
             )
     try:
         return msgspec.convert(
@@ -61,6 +59,12 @@ def decode(
         )
     except msgspec.ValidationError as error:
         raise _named(str(error), fields) from None
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it."""
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _named(message: str, fields: Mapping[str, Any]) -> InvalidRequest:
@@ -73,7 +77,7 @@ def _named(message: str, fields: Mapping[str, Any]) -> InvalidRequest:
         name = ".".join(filter(None, [path, missing[1]]))
         return InvalidRequest(f"{name} is required", param=name, code="missing_required_parameter")
     top = re.match(r"\w+", path)
-    value = repr(fields.get(top[0])) if top else ""
-    shown = value if len(value) <= 60 else value[:57] + "..."
-    text = f"{path}: {problem[:1].lower()}{problem[1:]}" + (f" ({top[0]} is {shown})" if top else "")
+    text = f"{path}: {problem[:1].lower()}{problem[1:]}"
+    if top:
+        text += f" ({top[0]} is {shown(fields.get(top[0]))})"
     return InvalidRequest(text, param=path or None, code="invalid_type")

@@ -122,6 +122,8 @@ def _samples(s: EngineStats) -> Iterator[tuple[str, str, dict[str, str], float]]
     yield "ingle_spec_decode_num_accepted_tokens_total", "Drafts that were right", none, s.accepted_tokens
     yield "ingle_spec_decode_seconds_total", "Time spent drafting", none, s.drafting_seconds
     yield "ingle_spec_decode_failures_total", "Steps without drafts, by an error", none, s.failed_drafts
+    yield "ingle_grammar_masks_total", "Token masks of grammars", none, s.grammar_masks
+    yield "ingle_grammar_mask_seconds_total", "Time spent on them", none, s.grammar_seconds
     yield "ingle_admission_delays_total", "Steps in which the next request waited for memory", none, s.delayed
     yield "ingle_engine_failed_steps_total", "Steps that raised", none, s.failed_steps
     yield "ingle_engine_alive", "1 while the engine thread runs", none, float(s.alive)

@@ -1,10 +1,19 @@
-"""A chat turn: messages to a prompt to a running generation."""
+"""A chat turn: messages, tools and wishes to a prompt and a grammar, to a running generation."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from ingle.contracts.grammar import Grammar
 from ingle.contracts.media import MediaPart
+from ingle.errors import InvalidRequest
+from ingle.parsing.budget import ThinkingBudget
+from ingle.parsing.calls import Tool
+from ingle.parsing.channels import prompt_ends
+from ingle.parsing.constraint import Output, ToolUse, check_tools, source_of
 from ingle.service.generation import Generation, GenerationOptions, Prompt
 from ingle.service.media import MediaInput, load_media, with_kinds
 from ingle.service.models import TextModel
@@ -12,9 +21,34 @@ from ingle.text.media_prompt import expand, fill
 from ingle.text.messages import normalise
 from ingle.text.special import encode_chat
 
+_RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "documents"})
+_SWITCHES = ("enable_thinking", "thinking")  # what templates call the switch for reasoning
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How much reasoning is wished for."""
+
+    on: bool | None = None  # None: as the model's template has it
+    effort: str | None = None
+    budget: int | None = None  # most tokens
+    param: str = "reasoning_effort"  # the client's name for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatTurn:
+    """What every chat dialect can ask for, beside sampling."""
+
+    messages: object
+    use: ToolUse = field(default_factory=ToolUse)
+    output: Output | None = None
+    thinking: Thinking = field(default_factory=Thinking)
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])  # for the template
+    add_generation_prompt: bool = True
+
 
 async def encode_messages(
-    model: TextModel, messages: object, media: MediaInput | None = None, request_id: str = ""
+    model: TextModel, turn: ChatTurn, media: MediaInput | None = None, request_id: str = ""
 ) -> Prompt:
     """Check, load, render and encode. Nothing runs on the event loop for long.
 
@@ -23,37 +57,119 @@ async def encode_messages(
         QueueFull: too many fetches wait.
     """
     parts: list[MediaPart] = []
-    checked = normalise(messages, parts)
-    template, spec = model.template, model.media
+    checked = normalise(turn.messages, parts)
+    check_tools(turn.use, model.markup, model.name)
+    template, spec, tokenizer = model.template, model.media, model.tokenizer
+    extra = _variables(model, turn)
+    tools = [_described(tool) for tool in turn.use.tools] if model.markup.tools is not None else []
     loaded = await load_media(model, parts, media, request_id)
-    if spec is None or not loaded:
-        return Prompt(await asyncio.to_thread(encode_chat, model.tokenizer, template, checked))
+
+    def placed(text: str) -> str:
+        return expand(text, spec, loaded) if spec is not None and loaded else text
 
     def encode() -> Prompt:
+        with_media = with_kinds(checked, loaded)
         ids = encode_chat(
-            model.tokenizer,
+            tokenizer,
             template,
-            with_kinds(checked, loaded),
-            expand=lambda text: expand(text, spec, loaded),
+            with_media,
+            tools=tools or None,
+            add_generation_prompt=turn.add_generation_prompt,
+            extra=extra,
+            expand=placed,
         )
+        reasoning = prompt_ends(model.markup, tokenizer, ids)
+        if spec is None or not loaded:
+            return Prompt(ids, markup=model.markup, reasoning=reasoning)
         filled, spans = fill(ids, spec, loaded)
-        return Prompt(filled, spans, loaded)
+        return Prompt(filled, spans, loaded, markup=model.markup, reasoning=reasoning)
 
     return await asyncio.to_thread(encode)
 
 
 async def start_chat(
     model: TextModel,
-    messages: object,
+    turn: ChatTurn,
     options: GenerationOptions,
     media: MediaInput | None = None,
     request_id: str = "",
 ) -> Generation:
-    """Encode and submit.
+    """Encode, compile and submit.
 
     Raises:
-        InvalidRequest: as `encode_messages`; bad options, or a prompt that is too long.
+        InvalidRequest: as `encode_messages`; a bad schema, bad options, or a prompt that is too long.
         QueueFull, EngineStopped: the engine does not take it.
     """
-    prompt = await encode_messages(model, messages, media, request_id)
+    prompt = await encode_messages(model, turn, media, request_id)
+    options = replace(options, tools=turn.use.offered, grammar=await _grammar(model, turn, prompt))
     return Generation(model, [prompt], options, prompt_field="messages")
+
+
+async def _grammar(model: TextModel, turn: ChatTurn, prompt: Prompt) -> Grammar | None:
+    region, thinking = prompt.markup.reasoning, turn.thinking
+    inside = prompt.reasoning == "open"
+    thinks = region is not None and (thinking.on or (thinking.on is None and prompt.reasoning != "closed"))
+    source = await asyncio.to_thread(
+        source_of,
+        prompt.markup,
+        turn.use,
+        turn.output,
+        thinks=thinks,
+        inside=inside,
+        ends=model.tokenizer.eos_token_ids,
+    )
+    param = turn.output.param if turn.output is not None else "tools"
+    grammar = None if source is None else await model.grammars.compile(source, param)
+    if thinking.budget is None or region is None or not (thinks or inside):
+        return grammar
+    opens, closes = region.open.token_id, None if region.close is None else region.close.token_id
+    if opens is None or closes is None:
+        raise InvalidRequest(
+            f"model {model.name!r} writes the marks of its reasoning in letters: it takes no budget",
+            param=thinking.param,
+            code="unsupported_value",
+        )
+    return ThinkingBudget(
+        grammar,
+        opens=opens,
+        closes=closes,
+        tokens=thinking.budget,
+        inside=inside,
+        vocab_size=max(model.engine.info.vocab_size, model.tokenizer.vocab_size),
+    )
+
+
+def _variables(model: TextModel, turn: ChatTurn) -> dict[str, Any]:
+    """What the template gets beside messages and tools.
+
+    Raises:
+        InvalidRequest: reasoning is asked of a model that has none, or a reserved name is given.
+    """
+    for name in turn.variables:
+        if name in _RESERVED:
+            raise InvalidRequest(
+                f"chat_template_kwargs holds {name!r}, which is set by the request itself",
+                param="chat_template_kwargs",
+            )
+    out = dict(turn.variables)
+    thinking, source = turn.thinking, model.template.source
+    switch = next((name for name in _SWITCHES if name in source), None)
+    if thinking.on and model.markup.reasoning is None:
+        raise InvalidRequest(
+            f"model {model.name!r} does not reason",
+            param=thinking.param,
+            code="unsupported_value",
+        )
+    if thinking.on is not None and switch is not None:
+        out.setdefault(switch, thinking.on)
+    if thinking.effort is not None and "reasoning_effort" in source:
+        out.setdefault("reasoning_effort", thinking.effort)
+    return out
+
+
+def _described(tool: Tool) -> dict[str, Any]:
+    """A tool as chat templates take it."""
+    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    if tool.parameters:
+        function["parameters"] = {"properties": {}, **tool.schema()}
+    return {"type": "function", "function": function}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ingle.errors import InvalidRequest
+from ingle.parsing.constraint import Output, ToolUse, source_of
+from ingle.parsing.markup import Markup
 from ingle.service.generation import Generation, GenerationOptions, Prompt
 from ingle.service.media import MediaInput, Parts, encode_parts
 from ingle.service.models import TextModel
@@ -46,9 +49,15 @@ async def encode_prompts(
     return encoded
 
 
-def start_completion(model: TextModel, prompts: list[Prompt], options: GenerationOptions) -> Generation:
+async def start_completion(
+    model: TextModel, prompts: list[Prompt], options: GenerationOptions, output: Output | None = None
+) -> Generation:
     """Raises:
-    InvalidRequest: bad options, or a prompt that is too long.
+    InvalidRequest: bad options, a bad schema, or a prompt that is too long.
     QueueFull, EngineStopped: the engine does not take it.
     """
+    if output is not None:
+        source = source_of(Markup(), ToolUse(), output, thinks=False, inside=False, ends=())
+        assert source is not None, "an output has a grammar"
+        options = replace(options, grammar=await model.grammars.compile(source, output.param))
     return Generation(model, prompts, options, prompt_field="prompt")

@@ -6,14 +6,18 @@ import asyncio
 import re
 import secrets
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from ingle.contracts.grammar import Grammar
 from ingle.contracts.media import LoadedMedia
 from ingle.contracts.request import ContentSpan, Finished, Request, SamplingParams, Started
 from ingle.errors import ContextOverflow, EngineError, EngineStopped, InvalidRequest
-from ingle.service.choice_text import ChoiceText, TokenText
+from ingle.parsing.calls import Call, Tool
+from ingle.parsing.channels import Channels, PromptEnd, Reasoning
+from ingle.parsing.markup import Markup
+from ingle.service.choice_text import ChoiceText, Piece, Shown, TokenText
 from ingle.service.models import TextModel
 from ingle.service.streams import EventStream
 
@@ -34,6 +38,8 @@ class GenerationOptions:
     timeout_s: float | None = None  # the client waits no longer than this
     cache_key: bytes = b""  # only requests with equal keys share KV
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tools: tuple[Tool, ...] = ()  # whose calls are looked for
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +50,26 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalled:
+    """A whole call: number `number` of its choice, from 0."""
+
+    index: int
+    number: int
+    id: str
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
 class ChoiceFinished:
     index: int
-    reason: Literal["stop", "length"]
+    reason: Literal["stop", "length", "tool_calls"]
+    stop: str | None = None  # the stop string that matched
 
 
 @dataclass(slots=True)
@@ -55,6 +78,7 @@ class Usage:
 
     prompt_tokens: int  # once for each prompt, however many choices it has
     completion_tokens: int = 0
+    reasoning_tokens: int = 0  # of completion_tokens, those of reasoning and its marks
     cached_tokens: int = 0  # of prompt_tokens, those whose KV was there already
     media: tuple[LoadedMedia, ...] = ()  # whose soft tokens are among prompt_tokens
     drafts: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])  # of each choice
@@ -77,9 +101,11 @@ class Prompt:
     ids: Sequence[int]
     spans: tuple[ContentSpan, ...] = ()
     media: tuple[LoadedMedia, ...] = ()
+    markup: Markup = field(default_factory=Markup)  # of the answer; raw prompts have none
+    reasoning: PromptEnd | None = None  # how the prompt ends
 
 
-TextEvent: TypeAlias = TextDelta | ChoiceFinished
+TextEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCalled | ChoiceFinished
 
 
 class Generation:
@@ -119,12 +145,20 @@ class Generation:
                         sampling=sampling,
                         priority=options.priority,
                         cache_key=options.cache_key,
+                        grammar=options.grammar,
                     )
                     self._streams.append(bridge.open(request))
-                    self._texts.append(ChoiceText(model.tokenizer, options.stop))
+                    channels = Channels(
+                        model.tokenizer, prompt.markup, options.tools, inside=prompt.reasoning == "open"
+                    )
+                    self._texts.append(ChoiceText(model.tokenizer, channels, options.stop))
         except BaseException:
             self.abandon("another choice of the request was refused")
             raise
+
+    @property
+    def choices(self) -> int:
+        return len(self._streams)
 
     def cancel(self, detail: str) -> None:
         """End all choices; `events` then raises EngineStopped with `detail`."""
@@ -184,7 +218,7 @@ class Generation:
                 task.cancel()
 
     async def _choice(self, index: int) -> AsyncIterator[TextEvent]:
-        stream, text = self._streams[index], self._texts[index]
+        stream, text, told = self._streams[index], self._texts[index], _Told(index)
         while True:
             event = await stream.next()
             if isinstance(event, Started):
@@ -195,23 +229,54 @@ class Generation:
             if isinstance(event, Finished):
                 break
             logprobs = event.logprobs or (None,) * len(event.tokens)
+            shown: list[Shown] = []
             for token, entry in zip(event.tokens, logprobs, strict=True):
                 self.usage.completion_tokens += 1
-                piece = text.push(token, entry)
-                if piece.text or piece.tokens:
-                    yield TextDelta(index, piece.text, piece.tokens)
+                shown += text.push(token, entry)
+                self.usage.reasoning_tokens += text.reasons
                 if text.stopped is not None:
-                    stream.abandon("a stop string matched")
-                    yield ChoiceFinished(index, "stop")
-                    return
+                    break
+            for out in told.events(shown):
+                yield out
+            if text.stopped is not None:
+                stream.abandon("a stop string matched")
+                yield ChoiceFinished(index, "stop", text.stopped)
+                return
         if event.reason == "error":
-            raise EngineError(event.detail or "the engine failed")
+            message = event.detail or "the engine failed"
+            raise InvalidRequest(message, code="grammar_too_large") if event.refused else EngineError(message)
         if event.reason == "cancelled":
             raise EngineStopped(event.detail or "the request was ended")
-        piece = text.flush()
-        if piece.text or piece.tokens:
-            yield TextDelta(index, piece.text, piece.tokens)
-        yield ChoiceFinished(index, "stop" if text.stopped is not None else event.reason)
+        for out in told.events(text.flush()):
+            yield out
+        ended = "stop" if text.stopped is not None else event.reason
+        yield ChoiceFinished(index, "tool_calls" if told.calls and ended == "stop" else ended, text.stopped)
+
+
+class _Told:
+    """What of a choice was told, as events; text that comes together is told together."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self.calls = 0
+
+    def events(self, shown: Sequence[Shown]) -> Iterator[TextEvent]:
+        texts: list[str] = []
+        tokens: list[TokenText] = []
+        for number, item in enumerate(shown):
+            if isinstance(item, Piece):
+                texts.append(item.text)
+                tokens += item.tokens
+                if number + 1 < len(shown) and isinstance(shown[number + 1], Piece):
+                    continue
+                if tokens or any(texts):
+                    yield TextDelta(self._index, "".join(texts), tuple(tokens))
+                texts, tokens = [], []
+            elif isinstance(item, Reasoning):
+                yield ReasoningDelta(self._index, item.text)
+            else:
+                self.calls += 1
+                yield ToolCalled(self._index, self.calls - 1, f"call_{uuid.uuid4().hex[:24]}", item)
 
 
 def _sampling(

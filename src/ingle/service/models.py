@@ -10,6 +10,9 @@ from ingle.contracts.media import MediaSpec
 from ingle.contracts.text_assets import TextAssets
 from ingle.engine.handle import EngineHandle
 from ingle.errors import CheckpointError, InvalidRequest
+from ingle.parsing.detect import markup_of
+from ingle.parsing.grammar import Grammars
+from ingle.parsing.markup import Markup
 from ingle.service.streams import Bridges
 from ingle.text.media_prompt import resolve_tokens
 from ingle.text.template import ChatTemplate
@@ -36,6 +39,8 @@ class TextModel:
         self.media = media  # None: text only
         self.bridges = Bridges(engine)
         self._template = template
+        self.markup = Markup() if template is None else markup_of(template.source, tokenizer)
+        self.grammars = Grammars(tokenizer, engine.info.vocab_size)
 
     @classmethod
     def open(cls, name: str, assets: TextAssets | None, engine: EngineHandle) -> TextModel:

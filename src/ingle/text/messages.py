@@ -29,8 +29,12 @@ def normalise(messages: object, media: list[MediaPart] | None = None) -> list[di
         raise InvalidRequest("messages must hold at least one message", param="messages")
     system: list[str] = []
     rest: list[dict[str, Any]] = []
+    called: dict[str, str] = {}  # names of tools, by the ids of their calls
     for index, entry in enumerate(cast("list[Any]", messages)):
         message = _message(entry, f"messages[{index}]", media)
+        called.update((c["id"], c["function"]["name"]) for c in message.get("tool_calls", ()))
+        if message["role"] == "tool" and message["tool_call_id"] in called:
+            message.setdefault("name", called[message["tool_call_id"]])
         if message["role"] == "system":
             system.append(message["content"])
         else:
@@ -52,7 +56,8 @@ def _message(entry: Any, where: str, media: list[MediaPart] | None) -> dict[str,
         )
     message: dict[str, Any] = {"role": "system" if role == "developer" else role}
     calls = fields.get("tool_calls") if role == "assistant" else None
-    if fields.get("content") is None and calls:
+    thought = fields.get("reasoning_content", fields.get("reasoning")) if role == "assistant" else None
+    if fields.get("content") is None and (calls or thought):
         message["content"] = ""
     else:
         taken = media if role in _MAY_SHOW else None
@@ -61,6 +66,8 @@ def _message(entry: Any, where: str, media: list[MediaPart] | None) -> dict[str,
         message["tool_calls"] = _tool_calls(calls, f"{where}.tool_calls")
     if role == "tool":
         message["tool_call_id"] = _string(fields.get("tool_call_id"), f"{where}.tool_call_id")
+    if thought is not None:
+        message["reasoning_content"] = _string(thought, f"{where}.reasoning_content")
     if fields.get("name") is not None:
         message["name"] = _string(fields["name"], f"{where}.name")
     return message

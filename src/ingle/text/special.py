@@ -40,7 +40,7 @@ def encode_chat(
         strings.append(text)
         return text
 
-    _map_strings([messages, tools], collect)
+    _map_strings([messages, tools, extra], collect)
     hostile = pattern is not None and any(pattern.search(text) for text in strings)
     if pattern is None or not hostile:
         text = template.render(
@@ -53,10 +53,10 @@ def encode_chat(
     def shield(text: str) -> str:
         return pattern.sub(lambda found: found[0][0] + marker + found[0][1:], text)
 
-    safe_messages, safe_tools = _map_strings([messages, tools], shield)
+    safe_messages, safe_tools, safe_extra = _map_strings([messages, tools, extra], shield)
     text = expand(
         template.render(
-            safe_messages, tools=safe_tools, add_generation_prompt=add_generation_prompt, extra=extra
+            safe_messages, tools=safe_tools, add_generation_prompt=add_generation_prompt, extra=safe_extra
         )
     )
     ids: list[int] = []

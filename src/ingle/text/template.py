@@ -198,6 +198,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except (TemplateError, RecursionError, SyntaxError, MemoryError) as error:
             raise CheckpointError(f"the chat template does not compile: {_line(error)}") from None
+        self.source = source
         self._special = dict(special_tokens or {})
         self._timeout_s = timeout_s
 

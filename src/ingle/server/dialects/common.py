@@ -152,6 +152,7 @@ def usage(tokens: Usage) -> dict[str, Any]:
         "total_tokens": tokens.prompt_tokens + tokens.completion_tokens,
         "prompt_tokens_details": details,
         "completion_tokens_details": {
+            "reasoning_tokens": tokens.reasoning_tokens,
             "drafted_tokens": tokens.drafted_tokens,
             "accepted_tokens": tokens.accepted_tokens,
         },

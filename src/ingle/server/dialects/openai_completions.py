@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, cast
 
+import msgspec
 from msgspec import Meta
 
 from ingle.config import ServerConfig
 from ingle.errors import InvalidRequest
+from ingle.server import sse
+from ingle.server.answers import Collected
+from ingle.server.dialects import wishes
 from ingle.server.dialects.common import SamplingFields, generation_options, head, usage, visible
+from ingle.server.errors import error_body
 from ingle.server.fields import Harmless, anything, decode, only
+from ingle.service.chat import Output
 from ingle.service.choice_text import TokenText
-from ingle.service.generation import GenerationOptions, Usage
+from ingle.service.generation import ChoiceFinished, Generation, GenerationOptions, TextDelta, TextEvent
 from ingle.service.media import Parts
 from ingle.service.models import TextModel
 
@@ -25,12 +31,12 @@ class CompletionRequest(SamplingFields, kw_only=True):
     echo: bool = False
     best_of: Annotated[int, Meta(ge=1)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    response_format: Any = None
 
 
 UNSUPPORTED: Mapping[str, Harmless] = {
     "user": anything,
     "suffix": only(""),
-    "response_format": only({"type": "text"}),
     "guided_json": only(),
     "guided_regex": only(),
     "messages": only([]),
@@ -93,15 +99,55 @@ def options(request: CompletionRequest, model: TextModel, config: ServerConfig) 
     )
 
 
+def output(request: CompletionRequest) -> Output | None:
+    return wishes.response_format(request.response_format)
+
+
 class CompletionRenderer:
     """`text_completion` objects; a stream's chunks have the same shape as the answer."""
 
-    def __init__(self, model: str, *, logprobs: bool) -> None:
+    def __init__(
+        self,
+        model: str,
+        generation: Generation,
+        echoes: Sequence[str],
+        *,
+        logprobs: bool,
+        with_usage: bool = False,
+    ) -> None:
+        """`echoes`: text before each choice."""
         self._head = head("cmpl", "text_completion", model)
-        self._logprobs = logprobs
+        self._generation, self._echoes = generation, echoes
+        self._logprobs, self._with_usage = logprobs, with_usage
         self._shown: dict[int, int] = {}  # characters so far, for text_offset
 
-    def choice(
+    def answer(self, done: Sequence[Collected]) -> bytes:
+        choices = [
+            self._choice(i, echo + c.text, c.tokens, c.reason)
+            for i, (echo, c) in enumerate(zip(self._echoes, done, strict=True))
+        ]
+        return msgspec.json.encode({**self._body(choices), "usage": usage(self._generation.usage)})
+
+    def first(self) -> bytes:
+        return b"".join(
+            sse.event(self._body([self._choice(i, echo)])) for i, echo in enumerate(self._echoes) if echo
+        )
+
+    def event(self, event: TextEvent) -> bytes:
+        if isinstance(event, TextDelta):
+            return sse.event(self._body([self._choice(event.index, event.text, event.tokens)]))
+        assert isinstance(event, ChoiceFinished), "raw completions have neither reasoning nor calls"
+        return sse.event(self._body([self._choice(event.index, "", reason=event.reason)]))
+
+    def last(self) -> bytes:
+        if not self._with_usage:
+            return sse.DONE
+        return sse.event({**self._body([]), "usage": usage(self._generation.usage)}) + sse.DONE
+
+    def failed(self, error: Exception) -> bytes:
+        return b"data: " + error_body(error) + b"\n\n"
+
+    def _choice(
         self, index: int, text: str, tokens: Sequence[TokenText] = (), reason: str | None = None
     ) -> dict[str, Any]:
         lined = None
@@ -109,12 +155,8 @@ class CompletionRenderer:
             lined = self._legacy(index, tokens)
         return {"index": index, "text": text, "logprobs": lined, "finish_reason": reason}
 
-    def body(self, choices: list[dict[str, Any]], tokens: Usage | None = None) -> dict[str, Any]:
-        """`tokens`: when usage is to be shown."""
-        body: dict[str, Any] = {**self._head, "choices": choices}
-        if tokens is not None:
-            body["usage"] = usage(tokens)
-        return body
+    def _body(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {**self._head, "choices": choices}
 
     def _legacy(self, index: int, tokens: Sequence[TokenText]) -> dict[str, Any]:
         offsets: list[int] = []

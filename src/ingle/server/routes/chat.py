@@ -7,8 +7,8 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ingle.server.answers import collect, stream
 from ingle.server.dialects import openai_chat as dialect
-from ingle.server.routes.answers import collect, stream
 from ingle.server.sse import EventStreamResponse, until_disconnect
 from ingle.server.state import client_of, request_id_of, state_of
 from ingle.service.chat import start_chat
@@ -23,25 +23,13 @@ async def chat_completions(request: Request) -> Response:
     # Submitted before any header is sent: a refusal is a status, not an event in a stream.
     generation = await until_disconnect(
         request.receive,
-        start_chat(model, wanted.messages, options, state.media, request_id_of(request)),
+        start_chat(model, dialect.turn(wanted), options, state.media, request_id_of(request)),
     )
     if not wanted.stream:
-        done = await until_disconnect(request.receive, collect(state, generation, options.n))
-        choices = [
-            dialect.choice(i, "".join(c.text), c.tokens, c.reason, logprobs=wanted.logprobs)
-            for i, c in enumerate(done)
-        ]
+        done = await until_disconnect(request.receive, collect(state, generation))
+        choices = [dialect.choice(i, c, logprobs=wanted.logprobs) for i, c in enumerate(done)]
         body = dialect.completion(model.name, choices, generation.usage)
         return Response(body, media_type="application/json")
-    render = dialect.ChunkRenderer(model.name, logprobs=wanted.logprobs)
     with_usage = wanted.stream_options is not None and wanted.stream_options.include_usage
-    return EventStreamResponse(
-        stream(
-            state,
-            generation,
-            first=[render.role(index) for index in range(options.n)],
-            delta=lambda e: render.delta(e.index, e.text, e.tokens),
-            finish=lambda e: render.finish(e.index, e.reason),
-            last=lambda: [render.usage(generation.usage)] if with_usage else [],
-        )
-    )
+    render = dialect.ChunkRenderer(model.name, generation, logprobs=wanted.logprobs, with_usage=with_usage)
+    return EventStreamResponse(stream(state, generation, render))

@@ -12,7 +12,7 @@ from ingle.errors import InvalidRequest
 from ingle.server.fields import decode
 from ingle.server.sse import until_disconnect
 from ingle.server.state import request_id_of, state_of
-from ingle.service.chat import encode_messages
+from ingle.service.chat import ChatTurn, encode_messages
 from ingle.service.completions import encode_prompts
 from ingle.service.generation import Prompt
 
@@ -34,7 +34,9 @@ async def tokenize(request: Request) -> Response:
     async def encode() -> Prompt:
         if wanted.prompt is not None:
             return (await encode_prompts(model, [wanted.prompt]))[0]
-        return await encode_messages(model, wanted.messages, state.media, request_id_of(request))
+        return await encode_messages(
+            model, ChatTurn(messages=wanted.messages), state.media, request_id_of(request)
+        )
 
     prompt = await until_disconnect(request.receive, encode())
     body = {
