@@ -75,6 +75,8 @@ class ServerConfig:
     api_keys: tuple[str, ...] = ()  # empty: no key is asked for
     max_body_bytes: int = 32 * 1024 * 1024  # inline media included
     max_choices: int = 8  # largest `n`
+    responses_file: Path | None = None  # where responses are kept to be continued; None: in memory
+    responses_bytes: int = 64 * 1024 * 1024  # most that they take; the oldest go first
     stuck_after_s: float = 300.0  # a step that takes longer turns /health red
     request_timeout_s: float = 600.0  # a request is cancelled after this long
     shutdown_timeout_s: float = 10.0  # running requests may finish for this long, then they are ended
@@ -87,6 +89,9 @@ class ServerConfig:
             self.max_body_bytes >= 1024, f"max_body_bytes must be at least 1024, got {self.max_body_bytes}"
         )
         _require(1 <= self.max_choices <= 128, f"max_choices must be 1 to 128, got {self.max_choices}")
+        _require(
+            self.responses_bytes >= 0, f"responses_bytes must not be negative, got {self.responses_bytes}"
+        )
         _require(self.stuck_after_s > 0, "stuck_after_s must be positive")
         _require(self.request_timeout_s > 0, "request_timeout_s must be positive")
         _require(self.shutdown_timeout_s >= 0, "shutdown_timeout_s must not be negative")

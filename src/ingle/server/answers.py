@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -101,13 +101,34 @@ class StreamRenderer(Protocol):
         ...
 
 
-async def stream(state: ServerState, generation: Generation, render: StreamRenderer) -> AsyncGenerator[bytes]:
-    """The bytes of a stream. An error after the first byte becomes an event that ends it."""
+async def follow(state: ServerState, generation: Generation, render: StreamRenderer) -> None:
+    """`render` sees all events; what it makes of them is not sent.
+
+    Raises:
+        EngineError, EngineStopped, TimeoutError: there is no answer.
+    """
+    async with _watched(state, generation) as events:
+        async for event in events:
+            render.event(event)
+
+
+async def stream(
+    state: ServerState,
+    generation: Generation,
+    render: StreamRenderer,
+    before_last: Callable[[], Awaitable[None]] | None = None,
+) -> AsyncGenerator[bytes]:
+    """The bytes of a stream. An error after the first byte becomes an event that ends it.
+
+    `before_last` is awaited when the answer is complete and the client does not know it yet.
+    """
     try:
         async with _watched(state, generation) as events:
             yield render.first()
             async for event in events:
                 yield render.event(event)
+        if before_last is not None:
+            await before_last()
         yield render.last()
     except Exception as error:
         if answer_for(error).status >= 500:

@@ -16,7 +16,7 @@ from ingle.errors import IngleError
 from ingle.server.errors import on_error, on_http_exception
 from ingle.server.metrics import Metrics
 from ingle.server.middleware import ApiKeys, BodyLimit, RequestIds
-from ingle.server.routes import chat, completions, info, tokenize
+from ingle.server.routes import chat, completions, info, messages, responses, tokenize
 from ingle.server.sse import ClientGone
 from ingle.server.state import ServerState
 from ingle.service.media import MediaInput
@@ -36,6 +36,13 @@ def create_app(
         Route("/v1/models", info.models, methods=["GET"]),
         Route("/v1/models/{name:path}", info.model, methods=["GET"]),
         Route("/v1/chat/completions", chat.chat_completions, methods=["POST"]),
+        Route("/v1/responses", responses.create, methods=["POST"]),
+        Route("/v1/responses/compact", responses.compact, methods=["POST"]),
+        Route("/v1/responses/{id}", responses.read, methods=["GET"]),
+        Route("/v1/responses/{id}", responses.delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}/input_items", responses.items, methods=["GET"]),
+        Route("/v1/messages", messages.messages, methods=["POST"]),
+        Route("/v1/messages/count_tokens", messages.count, methods=["POST"]),
         Route("/tokenize", tokenize.tokenize, methods=["POST"]),
         Route("/v1/completions", completions.completions, methods=["POST"]),
     ]

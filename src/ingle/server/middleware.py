@@ -49,7 +49,7 @@ class RequestIds:
 
 
 class ApiKeys:
-    """Asks for one of the keys as a bearer token. Only digests are kept and compared."""
+    """Asks for one of the keys, as a bearer token or as `x-api-key`. Only digests are kept and compared."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
@@ -64,15 +64,20 @@ class ApiKeys:
             scope["ingle.client"] = digest
             await self._app(scope, receive, send)
             return
-        error = Unauthorized("missing or wrong API key; send it as 'Authorization: Bearer KEY'")
-        await error_response(error)(scope, receive, send)
+        error = Unauthorized(
+            "missing or wrong API key; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+        )
+        await error_response(error, scope)(scope, receive, send)
 
     def _digest(self, scope: Scope) -> bytes | None:
         """Of the key that was sent, if it is one of ours."""
-        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+        headers = Headers(scope=scope)
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            key = headers.get("x-api-key", "")
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
         matches = [hmac.compare_digest(digest, known) for known in self._digests]  # always all of them
-        return digest if scheme.lower() == "bearer" and any(matches) else None
+        return digest if any(matches) else None
 
 
 class BodyLimit:
@@ -94,7 +99,7 @@ class BodyLimit:
         if declared.isdecimal() and int(declared) > self._max_bytes:
             if "expect" not in headers:  # with it the client waits for our word before it sends
                 await _drop_rest(receive)
-            await error_response(self._error(f"{int(declared)} bytes"))(scope, receive, send)
+            await error_response(self._error(f"{int(declared)} bytes"), scope)(scope, receive, send)
             return
         seen = 0
 

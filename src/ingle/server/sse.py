@@ -23,6 +23,11 @@ def event(data: Any) -> bytes:
     return b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
+def named(name: str, data: Any) -> bytes:
+    """One event with a name of its own."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(data))
+
+
 class ClientGone(Exception):
     """The client closed the connection before its answer was complete."""
 

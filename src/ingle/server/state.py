@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 from starlette.requests import Request
+from starlette.responses import Response
 
 from ingle.config import ServerConfig
 from ingle.errors import EngineStopped, NotFound
 from ingle.server.metrics import Metrics
+from ingle.server.store import ResponseStore
 from ingle.service.generation import Generation
 from ingle.service.media import MediaInput
 from ingle.service.models import TextModel
@@ -25,6 +29,7 @@ class ServerState:
     ) -> None:
         self.models = {model.name: model for model in models}
         self.config, self.metrics, self.media = config, metrics, media
+        self.responses = ResponseStore(config.responses_file, config.responses_bytes)
         self.draining = False
         self._active: set[Generation] = set()
 
@@ -54,6 +59,10 @@ class ServerState:
         """Running requests end with a clear reason."""
         for generation in self._active:
             generation.cancel(SHUTTING_DOWN)
+
+
+def json_response(data: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(data), status, media_type="application/json")
 
 
 def request_id_of(request: Request) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ingle.contracts.grammar import Grammar
-from ingle.contracts.media import MediaPart
+from ingle.contracts.media import MediaKind, MediaPart
 from ingle.errors import InvalidRequest
 from ingle.parsing.budget import ThinkingBudget
 from ingle.parsing.calls import Tool
 from ingle.parsing.channels import prompt_ends
 from ingle.parsing.constraint import Output, ToolUse, check_tools, source_of
 from ingle.service.generation import Generation, GenerationOptions, Prompt
-from ingle.service.media import MediaInput, load_media, with_kinds
+from ingle.service.media import MediaInput, check_media, load_media, with_kinds
 from ingle.service.models import TextModel
 from ingle.text.media_prompt import expand, fill
 from ingle.text.messages import normalise
@@ -40,6 +40,7 @@ class ChatTurn:
     """What every chat dialect can ask for, beside sampling."""
 
     messages: object
+    places: tuple[str, ...] = ()  # what the client calls the messages, if not by their index
     use: ToolUse = field(default_factory=ToolUse)
     output: Output | None = None
     thinking: Thinking = field(default_factory=Thinking)
@@ -56,35 +57,65 @@ async def encode_messages(
         InvalidRequest: bad messages, a template that refuses, or media that are not taken.
         QueueFull: too many fetches wait.
     """
-    parts: list[MediaPart] = []
-    checked = normalise(turn.messages, parts)
-    check_tools(turn.use, model.markup, model.name)
-    template, spec, tokenizer = model.template, model.media, model.tokenizer
-    extra = _variables(model, turn)
-    tools = [_described(tool) for tool in turn.use.tools] if model.markup.tools is not None else []
-    loaded = await load_media(model, parts, media, request_id)
+    render, parts = _renderer(model, turn)
+    spec, loaded = model.media, await load_media(model, parts, media, request_id)
 
     def placed(text: str) -> str:
-        return expand(text, spec, loaded) if spec is not None and loaded else text
+        return text if spec is None or not loaded else expand(text, spec, loaded)
 
     def encode() -> Prompt:
-        with_media = with_kinds(checked, loaded)
-        ids = encode_chat(
-            tokenizer,
+        ids, spans = render([item.kind for item in loaded], placed), ()
+        if spec is not None and loaded:
+            ids, spans = fill(ids, spec, loaded)
+        reasoning = prompt_ends(model.markup, model.tokenizer, ids)
+        return Prompt(ids, spans, loaded, markup=model.markup, reasoning=reasoning)
+
+    return await asyncio.to_thread(encode)
+
+
+async def count_tokens(model: TextModel, turn: ChatTurn) -> int:
+    """Tokens of a prompt. Nothing is fetched or decoded: a picture counts with all that the model may give
+    it, sounds and clips are refused.
+
+    Raises:
+        InvalidRequest: as `encode_messages`.
+    """
+    render, parts = _renderer(model, turn)
+    check_media(model, parts)
+    media = 0
+    for part in parts:
+        if part.kind != "image" or model.media is None:
+            raise InvalidRequest(
+                f"{part.where}: only pictures can be counted before they are there", param=part.where
+            )
+        media += (part.budget or model.media.image_budget) + 1  # its marks, less the placeholder's token
+    pictures: list[MediaKind] = ["image"] * len(parts)
+    ids = await asyncio.to_thread(render, pictures, str)
+    return len(ids) + media
+
+
+def _renderer(
+    model: TextModel, turn: ChatTurn
+) -> tuple[Callable[[Sequence[MediaKind], Callable[[str], str]], list[int]], Sequence[MediaPart]]:
+    """What makes ids of a turn, once the kinds of its media are known; and its media."""
+    parts: list[MediaPart] = []
+    checked = normalise(turn.messages, parts, turn.places)
+    check_tools(turn.use, model.markup, model.name)
+    template, extra = model.template, _variables(model, turn)
+    tools = [_described(tool) for tool in turn.use.tools] if model.markup.tools is not None else []
+
+    def render(kinds: Sequence[MediaKind], expand: Callable[[str], str]) -> list[int]:
+        return encode_chat(
+            model.tokenizer,
             template,
-            with_media,
+            with_kinds(checked, kinds),
             tools=tools or None,
             add_generation_prompt=turn.add_generation_prompt,
             extra=extra,
-            expand=placed,
+            expand=expand,
         )
-        reasoning = prompt_ends(model.markup, tokenizer, ids)
-        if spec is None or not loaded:
-            return Prompt(ids, markup=model.markup, reasoning=reasoning)
-        filled, spans = fill(ids, spec, loaded)
-        return Prompt(filled, spans, loaded, markup=model.markup, reasoning=reasoning)
 
-    return await asyncio.to_thread(encode)
+    return render, parts
 
 
 async def start_chat(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ingle.config import MediaConfig
-from ingle.contracts.media import LoadedMedia, MediaObserver, MediaPart, MediaSpec
+from ingle.contracts.media import LoadedMedia, MediaKind, MediaObserver, MediaPart, MediaSpec
 from ingle.errors import InvalidRequest, MediaRefused
 from ingle.media.loader import MediaLoader
 from ingle.service.generation import Prompt
@@ -44,18 +44,12 @@ class Parts:
     items: Sequence[Any]
 
 
-async def load_media(
-    model: TextModel, parts: Sequence[MediaPart], media: MediaInput | None, request_id: str
-) -> tuple[LoadedMedia, ...]:
-    """The pieces, decoded. Nothing is fetched for a model that does not take them.
-
-    Raises:
-        InvalidRequest: the model does not take one; names both. MediaRefused: a piece is refused.
-    """
+def check_media(model: TextModel, parts: Sequence[MediaPart]) -> None:
+    """Raises InvalidRequest: the model does not take one of the pieces; names both."""
     for part in parts:
         takes = model.media.tokens if model.media is not None else {}
         wanted = "file" if part.kind is None else part.kind
-        if not takes or media is None or (part.kind is not None and part.kind not in takes):
+        if not takes or (part.kind is not None and part.kind not in takes):
             raise InvalidRequest(
                 f"{part.where}: model {model.name!r} takes no {wanted} parts",
                 param=part.where,
@@ -67,6 +61,17 @@ async def load_media(
                 param=part.where,
                 code="unsupported_media",
             )
+
+
+async def load_media(
+    model: TextModel, parts: Sequence[MediaPart], media: MediaInput | None, request_id: str
+) -> tuple[LoadedMedia, ...]:
+    """The pieces, decoded. Nothing is fetched for a model that does not take them.
+
+    Raises:
+        InvalidRequest: as `check_media`. MediaRefused: a piece is refused.
+    """
+    check_media(model, parts)
     if not parts or media is None or model.media is None:
         return ()
     loaded = await media.load(parts, model.media, request_id)
@@ -88,11 +93,11 @@ def _check_places(item: LoadedMedia, limit: int) -> None:
             )
 
 
-def with_kinds(messages: list[dict[str, Any]], loaded: Sequence[LoadedMedia]) -> list[dict[str, Any]]:
+def with_kinds(messages: list[dict[str, Any]], kinds: Sequence[MediaKind]) -> list[dict[str, Any]]:
     """`messages` as chat templates take them: each place of a piece says its kind."""
 
     def part(entry: dict[str, Any]) -> dict[str, Any]:
-        return {"type": loaded[entry["index"]].kind} if entry["type"] == "media" else entry
+        return {"type": kinds[entry["index"]]} if entry["type"] == "media" else entry
 
     return [
         {**message, "content": [part(entry) for entry in cast("list[dict[str, Any]]", message["content"])]}

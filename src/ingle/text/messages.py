@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, cast
 
 from ingle.contracts.media import MediaPart
@@ -13,12 +14,14 @@ _MAY_SHOW = ("user", "tool")  # roles whose messages may hold media
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-def normalise(messages: object, media: list[MediaPart] | None = None) -> list[dict[str, Any]]:
+def normalise(
+    messages: object, media: list[MediaPart] | None = None, places: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Checked copies; system and developer messages become one, at the front.
 
     Contents are strings. Only where a message holds media its content is a list of text parts and
     `{"type": "media", "index": i}`, i counting in `media`, to which the pieces are added in order.
-    Without `media` nothing but text is taken.
+    Without `media` nothing but text is taken. `places` names the messages for errors, if not by their index.
 
     Raises:
         InvalidRequest: names the message and field, what it holds and what is expected.
@@ -31,7 +34,8 @@ def normalise(messages: object, media: list[MediaPart] | None = None) -> list[di
     rest: list[dict[str, Any]] = []
     called: dict[str, str] = {}  # names of tools, by the ids of their calls
     for index, entry in enumerate(cast("list[Any]", messages)):
-        message = _message(entry, f"messages[{index}]", media)
+        where = places[index] if index < len(places) else f"messages[{index}]"
+        message = _message(entry, where, media)
         called.update((c["id"], c["function"]["name"]) for c in message.get("tool_calls", ()))
         if message["role"] == "tool" and message["tool_call_id"] in called:
             message.setdefault("name", called[message["tool_call_id"]])

@@ -15,7 +15,7 @@ from ingle.server import sse
 from ingle.server.answers import Collected
 from ingle.server.dialects import wishes
 from ingle.server.dialects.common import Count, SamplingFields, generation_options, head, usage, visible
-from ingle.server.errors import error_body
+from ingle.server.errors import openai_error, problem_of
 from ingle.server.fields import Harmless, anything, decode, only
 from ingle.service.chat import ChatTurn, Output
 from ingle.service.choice_text import TokenText
@@ -180,7 +180,7 @@ class ChunkRenderer:
         return sse.event({**self._head, "choices": [], "usage": usage(self._generation.usage)}) + sse.DONE
 
     def failed(self, error: Exception) -> bytes:
-        return b"data: " + error_body(error) + b"\n\n"
+        return sse.event(openai_error(problem_of(error)))
 
     def _called(self, event: ToolCalled) -> bytes:
         """The head of a call, then its arguments: two chunks, as clients expect them."""
@@ -211,6 +211,7 @@ def choice(index: int, done: Collected, *, logprobs: bool) -> dict[str, Any]:
         "role": "assistant",
         "content": text if text or not done.calls else None,
         "refusal": None,
+        "annotations": [],
     }
     if reasoning:
         message["reasoning_content"] = reasoning

@@ -14,7 +14,7 @@ from ingle.server import sse
 from ingle.server.answers import Collected
 from ingle.server.dialects import wishes
 from ingle.server.dialects.common import SamplingFields, generation_options, head, usage, visible
-from ingle.server.errors import error_body
+from ingle.server.errors import openai_error, problem_of
 from ingle.server.fields import Harmless, anything, decode, only
 from ingle.service.chat import Output
 from ingle.service.choice_text import TokenText
@@ -145,7 +145,7 @@ class CompletionRenderer:
         return sse.event({**self._body([]), "usage": usage(self._generation.usage)}) + sse.DONE
 
     def failed(self, error: Exception) -> bytes:
-        return b"data: " + error_body(error) + b"\n\n"
+        return sse.event(openai_error(problem_of(error)))
 
     def _choice(
         self, index: int, text: str, tokens: Sequence[TokenText] = (), reason: str | None = None

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from ingle.server.metrics import CONTENT_TYPE
-from ingle.server.state import state_of
+from ingle.server.state import json_response, state_of
 from ingle.service.models import TextModel
 
 
@@ -26,11 +25,11 @@ def _model(model: TextModel) -> dict[str, Any]:
 
 async def models(request: Request) -> Response:
     data = [_model(model) for model in state_of(request).models.values()]
-    return _json({"object": "list", "data": data})
+    return json_response({"object": "list", "data": data})
 
 
 async def model(request: Request) -> Response:
-    return _json(_model(state_of(request).model(request.path_params["name"])))
+    return json_response(_model(state_of(request).model(request.path_params["name"])))
 
 
 async def health(request: Request) -> Response:
@@ -45,8 +44,8 @@ async def health(request: Request) -> Response:
     if state.draining:
         problems.append("the server is shutting down")
     if problems:
-        return _json({"status": "unhealthy", "problems": problems}, 503)
-    return _json({"status": "ok"})
+        return json_response({"status": "unhealthy", "problems": problems}, 503)
+    return json_response({"status": "ok"})
 
 
 async def engine(request: Request) -> Response:
@@ -61,7 +60,7 @@ async def engine(request: Request) -> Response:
             "fitting_tokens": info.fitting_tokens or info.context_length,
             **dataclasses.asdict(stats),
         }
-    return _json(body)
+    return json_response(body)
 
 
 async def metrics(request: Request) -> Response:
@@ -71,7 +70,3 @@ async def metrics(request: Request) -> Response:
 async def root(request: Request) -> Response:
     names = ", ".join(state_of(request).models)
     return PlainTextResponse(f"Ingle serves {names}. The OpenAI-compatible API is under /v1.\n")
-
-
-def _json(data: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(data), status, media_type="application/json")

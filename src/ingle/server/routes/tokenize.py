@@ -11,7 +11,7 @@ from starlette.responses import Response
 from ingle.errors import InvalidRequest
 from ingle.server.fields import decode
 from ingle.server.sse import until_disconnect
-from ingle.server.state import request_id_of, state_of
+from ingle.server.state import json_response, request_id_of, state_of
 from ingle.service.chat import ChatTurn, encode_messages
 from ingle.service.completions import encode_prompts
 from ingle.service.generation import Prompt
@@ -44,4 +44,4 @@ async def tokenize(request: Request) -> Response:
         "max_model_len": model.engine.info.context_length,
         "tokens": prompt.ids,
     }
-    return Response(msgspec.json.encode(body), media_type="application/json")
+    return json_response(body)
