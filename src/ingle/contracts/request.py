@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ingle.contracts.grammar import Grammar
 from ingle.contracts.media import Block
 from ingle.errors import ContextOverflow, InvalidRequest
 
+Pooling: TypeAlias = Literal["mean", "last"]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
 
 MAX_TOP_LOGPROBS = 20
@@ -98,6 +102,7 @@ class Request:
     priority: int = 0  # higher goes first
     cache_key: bytes | None = b""  # only requests with equal keys share KV; None: with nobody
     grammar: Grammar | None = field(default=None, compare=False, repr=False)  # that its tokens follow
+    pooling: Pooling | None = None  # nothing is generated: the prompt's hidden states are wanted, as one
 
     def check(self, *, vocab_size: int, context_length: int) -> None:
         """Refuse what this model cannot run.
@@ -152,6 +157,13 @@ class TokensCommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Embedded:
+    """Of a request with `pooling`: its prompt as one vector."""
+
+    values: NDArray[np.float32]  # [hidden], not normalised
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The last event of a request; every accepted request gets exactly one."""
 
@@ -163,7 +175,7 @@ class Finished:
     accepted: int = 0
 
 
-EngineEvent: TypeAlias = Started | TokensCommitted | Finished
+EngineEvent: TypeAlias = Started | TokensCommitted | Embedded | Finished
 
 
 class Subscriber(Protocol):

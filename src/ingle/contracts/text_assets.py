@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ingle.contracts.media import MediaAssets
+from ingle.contracts.request import Pooling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +28,4 @@ class TextAssets:
         default_factory=dict[str, float]
     )  # generation_config: temperature, top_p, ...
     media: MediaAssets | None = None  # None: text only
+    pooling: Pooling | None = None  # of an embedding model

@@ -22,6 +22,7 @@ from ingle.config import EngineConfig
 from ingle.contracts.engine_stats import EngineStats
 from ingle.contracts.graph import ModelGraph
 from ingle.contracts.request import (
+    Embedded,
     EngineEvent,
     Finished,
     FinishReason,
@@ -310,6 +311,9 @@ class Engine:
                 prompt = len(row.request.prompt)
                 self._counters.prompt_tokens += max(0, min(count, prompt - (row.computed - count)))
                 self._rows.publish(row)
+                if row.request.pooling is not None and row.pending == 0:
+                    self._emit(row, Embedded(row.embedding))
+                    self._finish(row, "stop")
         for id, message in result.refused.items():
             self._finish(self._rows.running[id], "error", message, refused=True)
         for id, sampled in result.sampled.items():

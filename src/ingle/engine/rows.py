@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
 from ingle.contracts.cache import RowState
 from ingle.contracts.grammar import GrammarState, TokenMask
@@ -39,6 +41,7 @@ class Row:
     keys: list[BlockKey] = field(default_factory=list[BlockKey])  # of its whole blocks, as far as asked for
     blocks: tuple[tuple[int, int], ...] = ()  # [start, end) of spans that one window computes whole
     grammar: GrammarState | None = None  # where its output is in the request's grammar
+    pooled: NDArray[np.float64] | None = None  # [hidden]: sum of the prompt's hidden states so far
     rates: Rates = field(default_factory=Rates)  # how often its drafts are right
     drafted: int = 0
     accepted: int = 0
@@ -90,7 +93,22 @@ class Row:
     def forget(self) -> None:
         """Drop all state: everything known becomes pending and is computed again."""
         self.computed = 0
-        self.state = self.hidden = None
+        self.state = self.hidden = self.pooled = None
+
+    def pool(self, hidden: NDArray[np.float32]) -> None:
+        """Take in the hidden states [tokens, hidden] of the next tokens of the prompt.
+
+        They are added one after the other, so the sum does not depend on how the prompt was cut.
+        """
+        before = [] if self.pooled is None else [self.pooled]
+        self.pooled = np.add.reduce(np.stack([*before, *hidden.astype(np.float64)]), axis=0)
+
+    @property
+    def embedding(self) -> NDArray[np.float32]:
+        """What was pooled, once the prompt is computed."""
+        assert self.pooled is not None
+        count = len(self.request.prompt) if self.request.pooling == "mean" else 1
+        return (self.pooled / count).astype(np.float32)
 
 
 def whole_blocks(content: Sequence[ContentSpan]) -> tuple[tuple[int, int], ...]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
+import numpy as np
 
 from ingle.contracts.cache import RowState
 from ingle.contracts.grammar import GrammarFailed
@@ -66,6 +67,7 @@ class Runner:
         drawn: list[Row] = []
         computed: dict[str, int] = {}
         refused: dict[str, str] = {}
+        pooling: list[tuple[int, Row]] = []  # groups whose hidden states are pooled
         if plan.decode:
             members = batch.rows
             drawn += members
@@ -79,11 +81,15 @@ class Runner:
             if row.state is None:
                 row.state = self.make_state(1)
             ends_prompt = window.length == row.pending
-            if ends_prompt:
+            wanted = 1 if ends_prompt else 0
+            if row.request.pooling is not None:
+                pooling.append((len(groups), row))
+                wanted = window.length if row.request.pooling == "mean" else wanted
+            elif ends_prompt:
                 ready.append(len(groups))
                 draws.append(self._draw(row, (), refused))
                 drawn.append(row)
-            groups.append(self._window(row, row.state, window.length, wanted=1 if ends_prompt else 0))
+            groups.append(self._window(row, row.state, window.length, wanted=wanted))
             computed[row.id] = window.length
         hidden = forward(self._graph, groups, row_invariant=self._row_invariant)
         sampled: dict[str, Sequence[Sampled]] = {}
@@ -107,6 +113,9 @@ class Runner:
             if number >= len(plan.decode):
                 row.hidden = newest[0][number : number + 1] if newest else None
         mx.eval(newest, hidden, [group.state.arrays for group in groups])
+        for group, row in pooling:
+            if hidden[group].shape[1]:
+                row.pool(np.array(hidden[group][0].astype(mx.float32)))
         for id in refused:
             del sampled[id]
         return StepResult(computed, sampled, refused)

@@ -16,7 +16,7 @@ from ingle.errors import IngleError
 from ingle.server.errors import on_error, on_http_exception
 from ingle.server.metrics import Metrics
 from ingle.server.middleware import ApiKeys, BodyLimit, RequestIds
-from ingle.server.routes import chat, completions, info, messages, responses, tokenize
+from ingle.server.routes import chat, completions, embeddings, info, messages, ollama, responses, tokenize
 from ingle.server.sse import ClientGone
 from ingle.server.state import ServerState
 from ingle.service.media import MediaInput
@@ -43,6 +43,11 @@ def create_app(
         Route("/v1/responses/{id}/input_items", responses.items, methods=["GET"]),
         Route("/v1/messages", messages.messages, methods=["POST"]),
         Route("/v1/messages/count_tokens", messages.count, methods=["POST"]),
+        Route("/v1/embeddings", embeddings.embeddings, methods=["POST"]),
+        Route("/api/chat", ollama.chat, methods=["POST"]),
+        Route("/api/tags", ollama.tags, methods=["GET"]),
+        Route("/api/version", ollama.version, methods=["GET"]),
+        Route("/detokenize", tokenize.detokenize, methods=["POST"]),
         Route("/tokenize", tokenize.tokenize, methods=["POST"]),
         Route("/v1/completions", completions.completions, methods=["POST"]),
     ]

@@ -41,7 +41,16 @@ def decode(
         raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(content, dict):
         raise InvalidRequest(f"the body must be a JSON object, got {type(content).__name__}")
-    fields = cast("dict[str, Any]", content)
+    return convert(cast("dict[str, Any]", content), into, unsupported, count_unknown)
+
+
+def convert(
+    fields: Mapping[str, Any],
+    into: type[T],
+    unsupported: Mapping[str, Harmless],
+    count_unknown: Callable[[str], None],
+) -> T:
+    """A struct from a decoded object; raises as `decode`."""
     known = set(into.__struct_fields__)
     for name, value in fields.items():
         if name in known:

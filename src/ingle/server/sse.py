@@ -36,11 +36,9 @@ class EventStreamResponse(Response):
     """Sends the iterator's bytes as they come. The client's leaving closes the iterator at once, also
     while it waits for the engine."""
 
-    media_type = "text/event-stream"
-
-    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes], media_type: str = "text/event-stream") -> None:
         headers: Mapping[str, str] = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        super().__init__(None, 200, headers)
+        super().__init__(None, 200, headers, media_type)
         del self.headers["content-length"]
         self._chunks = chunks
 
@@ -53,6 +51,8 @@ class EventStreamResponse(Response):
 
     async def _send(self, send: Send) -> None:
         async for chunk in self._chunks:
+            if not chunk:
+                continue
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -19,8 +19,11 @@ async def encode_prompts(
     prompts: Sequence[str | Sequence[int] | Parts],
     media: MediaInput | None = None,
     request_id: str = "",
+    field: str = "prompt",
 ) -> list[Prompt]:
-    """Each prompt encoded. Control tokens in raw prompts are recognised: the caller writes them.
+    """Each prompt encoded; `field` is the client's name for them.
+
+    Control tokens in raw prompts are recognised: the caller writes them.
 
     Raises:
         InvalidRequest: an empty prompt or a token id outside the vocabulary.
@@ -40,11 +43,11 @@ async def encode_prompts(
         bad = next((i for i in ids if not 0 <= i < size), None)
         if bad is not None:
             raise InvalidRequest(
-                f"prompt[{index}] holds token id {bad}, the vocabulary has ids 0 to {size - 1}",
-                param="prompt",
+                f"{field}[{index}] holds token id {bad}, the vocabulary has ids 0 to {size - 1}",
+                param=field,
             )
         if not ids:
-            raise InvalidRequest(f"prompt[{index}] has no tokens", param="prompt")
+            raise InvalidRequest(f"{field}[{index}] has no tokens", param=field)
         encoded.append(Prompt(ids))
     return encoded
 

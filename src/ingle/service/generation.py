@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from ingle.contracts.grammar import Grammar
 from ingle.contracts.media import LoadedMedia
-from ingle.contracts.request import ContentSpan, Finished, Request, SamplingParams, Started
+from ingle.contracts.request import ContentSpan, Embedded, Finished, Request, SamplingParams, Started
 from ingle.errors import ContextOverflow, EngineError, EngineStopped, InvalidRequest
 from ingle.parsing.calls import Call, Tool
 from ingle.parsing.channels import Channels, PromptEnd, Reasoning
@@ -225,6 +225,7 @@ class Generation:
                 if index % self._choices == 0:  # the first choice of each prompt speaks for it
                     self.usage.cached_tokens += event.cached_tokens
                 continue
+            assert not isinstance(event, Embedded), "nothing is pooled here"
             self.usage.drafts[index] = event.drafted, event.accepted
             if isinstance(event, Finished):
                 break

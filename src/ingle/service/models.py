@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ingle.contracts.media import MediaSpec
+from ingle.contracts.request import Pooling
 from ingle.contracts.text_assets import TextAssets
 from ingle.engine.handle import EngineHandle
 from ingle.errors import CheckpointError, InvalidRequest
@@ -30,6 +31,7 @@ class TextModel:
         template: ChatTemplate | None,
         sampling_defaults: Mapping[str, Any],
         media: MediaSpec | None = None,
+        pooling: Pooling | None = None,
     ) -> None:
         self.name = name
         self.created = int(time.time())
@@ -37,14 +39,25 @@ class TextModel:
         self.tokenizer = tokenizer
         self.sampling_defaults = sampling_defaults
         self.media = media  # None: text only
+        self.pooling: Pooling | None = pooling  # None: makes no embeddings
         self.bridges = Bridges(engine)
         self._template = template
         self.markup = Markup() if template is None else markup_of(template.source, tokenizer)
         self.grammars = Grammars(tokenizer, engine.info.vocab_size)
 
     @classmethod
-    def open(cls, name: str, assets: TextAssets | None, engine: EngineHandle) -> TextModel:
-        """Raises CheckpointError: there is no tokenizer, or tokenizer or template are broken."""
+    def open(
+        cls,
+        name: str,
+        assets: TextAssets | None,
+        engine: EngineHandle,
+        pooling: Pooling | None = None,
+    ) -> TextModel:
+        """`pooling`: of embeddings; None: what the checkpoint says.
+
+        Raises:
+            CheckpointError: there is no tokenizer, or tokenizer or template are broken.
+        """
         if assets is None:
             raise CheckpointError("the checkpoint has no tokenizer; a folder needs tokenizer.json")
         tokenizer = Tokenizer.load(assets)
@@ -55,7 +68,7 @@ class TextModel:
         if "top_k" in defaults:
             defaults["top_k"] = int(defaults["top_k"])
         media = resolve_tokens(assets.media, tokenizer) if assets.media and engine.info.takes_media else None
-        return cls(name, engine, tokenizer, template, defaults, media)
+        return cls(name, engine, tokenizer, template, defaults, media, pooling or assets.pooling)
 
     @property
     def template(self) -> ChatTemplate:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ingle.contracts.model_config import LayerKind, ModelConfig, RopeConfig
+from ingle.contracts.request import Pooling
 from ingle.contracts.text_assets import TextAssets
 from ingle.errors import CheckpointError
 from ingle.weights.fields import Fields
@@ -73,6 +74,9 @@ def model_config(
     )
 
 
+_POOLINGS: Mapping[Any, Pooling] = {1: "mean", 3: "last"}  # of llama.cpp's pooling types
+
+
 def text_assets(metadata: Mapping[str, Any], where: str) -> TextAssets:
     """Raises CheckpointError: the file has no tokenizer, or its parts have wrong types."""
     fields = Fields(metadata, where)
@@ -92,6 +96,7 @@ def text_assets(metadata: Mapping[str, Any], where: str) -> TextAssets:
         eos_token_ids=_end_ids(metadata, where),
         chat_template=template if isinstance(template, str) else None,
         special_tokens=special,
+        pooling=_POOLINGS.get(metadata.get(f"{metadata.get('general.architecture')}.pooling_type")),
         # Files without the key follow their tokenizer kind: SentencePiece models begin with bos.
         add_bos=fields.boolean(
             "tokenizer.ggml.add_bos_token", fields.text("tokenizer.ggml.model") in ("llama", "gemma4")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from ingle.contracts.request import Pooling
 from ingle.contracts.text_assets import TextAssets
 from ingle.errors import CheckpointError
 from ingle.weights.fields import Fields
@@ -47,8 +49,30 @@ def text_assets(
         special_tokens=special,
         add_bos=fields.boolean("add_bos_token", False),
         media=media_assets(config, settings, optional_json(folder / "processor_config.json")),
+        pooling=_pooling(folder),
         sampling_defaults={name: values.number(name) for name in _DEFAULTS if values.has(name)},
     )
+
+
+def _pooling(folder: Path) -> Pooling | None:
+    """What sentence-transformers' files say: a pooling, perhaps a normalisation, and nothing else behind it.
+
+    None: there are no such files, or they ask for what is not built.
+    """
+    path = folder / "modules.json"
+    if not path.is_file():
+        return None
+    try:
+        modules: Any = json.loads(_read(path, _MAX_TEMPLATE_BYTES))
+        kinds = [str(entry["type"]).rsplit(".", 1)[-1] for entry in modules]
+        settings = read_json(folder / modules[kinds.index("Pooling")]["path"] / "config.json")
+    except (ValueError, TypeError, KeyError):
+        raise CheckpointError(f"{path}: no list of modules with a Pooling among them") from None
+    if not set(kinds) <= {"Transformer", "Pooling", "Normalize"}:
+        return None
+    if settings.get("pooling_mode_mean_tokens") is True:
+        return "mean"
+    return "last" if settings.get("pooling_mode_lasttoken") is True else None
 
 
 def _template(folder: Path, fields: Fields) -> str | None:

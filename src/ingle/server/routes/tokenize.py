@@ -1,4 +1,4 @@
-"""POST /tokenize: the ids of a prompt or of a chat, media included, without running the model."""
+"""POST /tokenize and /detokenize: ids of a prompt or a chat, media included, and their text back."""
 
 from __future__ import annotations
 
@@ -45,3 +45,21 @@ async def tokenize(request: Request) -> Response:
         "tokens": prompt.ids,
     }
     return json_response(body)
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    model: str
+    tokens: list[int]
+    skip_special_tokens: bool = False
+
+
+async def detokenize(request: Request) -> Response:
+    state = state_of(request)
+    wanted = decode(await request.body(), DetokenizeRequest, {}, state.count_unknown)
+    model = state.model(wanted.model)
+    size = model.engine.info.vocab_size
+    bad = next((token for token in wanted.tokens if not 0 <= token < size), None)
+    if bad is not None:
+        raise InvalidRequest(f"tokens holds {bad}, the vocabulary has ids 0 to {size - 1}", param="tokens")
+    text = model.tokenizer.decode(wanted.tokens, skip_special=wanted.skip_special_tokens)
+    return json_response({"prompt": text})
