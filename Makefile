@@ -60,7 +60,7 @@ lock: ## renew requirements.lock
 	$(BIN)/python -m pip install --quiet uv
 	printf 'scikit-build-core>=1,<2\nnanobind>=3.1,<4\ncmake>=3.24\nninja\n' > build-requirements.tmp
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
-	  --python-version 3.11 --extra cpu --extra heic --extra dev pyproject.toml build-requirements.tmp -o requirements.lock
+	  --python-version 3.11 --extra cpu --extra heic --extra otel --extra dev pyproject.toml build-requirements.tmp -o requirements.lock
 	rm build-requirements.tmp
 
 clean: ## remove what setup and tests made

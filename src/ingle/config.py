@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -66,13 +67,50 @@ class EngineConfig:
         )
 
 
+def is_loopback(host: str) -> bool:
+    """Only this machine reaches a server that listens there."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """A key that clients send. The key itself is not kept: a random one of 128 bits or more needs no salt."""
+
+    digest: bytes  # SHA-256
+    name: str  # for messages and logs
+    max_concurrent: int | None = None  # requests under way
+    tokens_per_minute: int | None = None  # of prompts and answers together
+
+    def __post_init__(self) -> None:
+        _require(
+            len(self.digest) == 32, f"key {self.name!r}: the digest has {len(self.digest)} bytes, not 32"
+        )
+        for field in ("max_concurrent", "tokens_per_minute"):
+            value = getattr(self, field)
+            _require(
+                value is None or value >= 1, f"key {self.name!r}: {field} must be at least 1, got {value}"
+            )
+
+    @classmethod
+    def of(cls, secret: str, name: str = "key") -> ApiKey:
+        _require(bool(secret), "an API key must not be empty")
+        return cls(digest=hashlib.sha256(secret.encode()).digest(), name=name)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """What the HTTP server listens to and how much it accepts."""
 
     host: str = "127.0.0.1"
     port: int = 8400  # 0: any free port
-    api_keys: tuple[str, ...] = ()  # empty: no key is asked for
+    api_keys: tuple[ApiKey, ...] = ()  # empty: no key is asked for
+    cors_origins: tuple[str, ...] = ()  # web pages that may ask, beside this server's own; "*": all
+    allowed_hosts: tuple[str, ...] = ()  # names that it may be called by, beside its address; "*": any
+    keep_alive_s: float = 10.0  # a stream that is silent for so long sends a comment
+    log_prompts: bool = False  # request bodies are logged
     max_body_bytes: int = 32 * 1024 * 1024  # inline media included
     max_choices: int = 8  # largest `n`
     responses_file: Path | None = None  # where responses are kept to be continued; None: in memory
@@ -84,7 +122,9 @@ class ServerConfig:
     def __post_init__(self) -> None:
         _require(bool(self.host), "host must not be empty")
         _require(0 <= self.port <= 65535, f"port must be 0 to 65535, got {self.port}")
-        _require(all(self.api_keys), "an API key must not be empty")
+        _require(self.keep_alive_s > 0, f"keep_alive_s must be positive, got {self.keep_alive_s}")
+        digests = {key.digest for key in self.api_keys}
+        _require(len(digests) == len(self.api_keys), "an API key is given twice")
         _require(
             self.max_body_bytes >= 1024, f"max_body_bytes must be at least 1024, got {self.max_body_bytes}"
         )

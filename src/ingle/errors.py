@@ -9,6 +9,8 @@ IngleError
 │   ├── Unauthorized        no key, or a wrong one
 │   ├── NotFound            no such model or route
 │   ├── TooLarge            the body is over the limit
+│   ├── Forbidden           a web page of another origin, or a name that is not this server's
+│   ├── RateLimited         an API key went over one of its limits
 │   └── QueueFull           the bounded queue is full; try again
 ├── CheckpointError         a model file is missing, foreign, cut short or hostile
 ├── SourceError             a model could not be found or fetched
@@ -87,6 +89,22 @@ class TooLarge(RequestError):
     """The request body is over the size limit."""
 
     code = "request_too_large"
+
+
+class Forbidden(RequestError):
+    """The request came through a web page that has no business here."""
+
+    code = "forbidden"
+
+
+class RateLimited(RequestError):
+    """An API key went over one of its limits; the same request may succeed after `retry_after_s`."""
+
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class QueueFull(RequestError):

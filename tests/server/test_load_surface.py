@@ -15,7 +15,7 @@ import pytest
 from openai import OpenAI
 
 from ingle.cache.state import held_bytes
-from ingle.config import ServerConfig
+from ingle.config import ApiKey, ServerConfig
 from support.served import Running, WideToy
 
 LONG: list[Any] = [{"role": "user", "content": "hello " * 60}]
@@ -23,7 +23,7 @@ LONG: list[Any] = [{"role": "user", "content": "hello " * 60}]
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Running]:
-    running = Running(ServerConfig(port=0, api_keys=("one", "two")), max_rows=4)
+    running = Running(ServerConfig(port=0, api_keys=(ApiKey.of("one"), ApiKey.of("two"))), max_rows=4)
     yield running
     running.stop()
 

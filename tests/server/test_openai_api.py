@@ -15,7 +15,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from ingle.config import ServerConfig
+from ingle.config import ApiKey, ServerConfig
 from support.served import Running
 
 HI: list[Any] = [{"role": "user", "content": "hello"}]
@@ -113,7 +113,7 @@ def test_raw_bytes_of_a_stream(running: Running) -> None:
     body = json.dumps(
         {"model": "toy", "messages": HI, "max_tokens": 4, "stream": True, "ignore_eos": True}
     ).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
     with socket.create_connection((address.hostname, address.port)) as connection:
         connection.sendall(head.encode() + body)
         data = b"".join(iter(lambda: connection.recv(65536), b""))
@@ -305,7 +305,7 @@ def test_a_client_that_leaves_frees_its_row(running: Running, client: OpenAI, st
     address = urlsplit(running.url)
     body = json.dumps({"model": "toy", "messages": HI, "stream": stream, "ignore_eos": True}).encode()
     connection = socket.create_connection((address.hostname, address.port))
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     cancelled = running.engine.stats().finished.get("cancelled", 0)
     connection.sendall(head.encode() + body)
     while running.engine.stats().running == 0:
@@ -333,7 +333,7 @@ def test_a_full_queue_is_a_429() -> None:
 
 
 def test_api_keys() -> None:
-    running = Running(ServerConfig(port=0, api_keys=("right", "other")))
+    running = Running(ServerConfig(port=0, api_keys=(ApiKey.of("right"), ApiKey.of("other"))))
     assert httpx2.get(running.url + "/health").status_code == 200
     for headers in (
         {},

@@ -16,6 +16,7 @@ from ingle.engine.handle import EngineInfo
 from ingle.engine.loop import Engine
 from ingle.server.app import create_app
 from ingle.server.run import Server
+from ingle.service.model_pool import ModelPool
 from ingle.service.models import TextModel
 from support.tiny_tokenizer import MEDIA_VOCAB_SIZE, TEMPLATE, VOCAB_SIZE, tiny_assets
 from support.toy import ToyGraph
@@ -43,7 +44,7 @@ class Running:
     ) -> None:
         self.model = model or self._toy(template, media_assets, engine)
         self.engine = cast("Engine", self.model.engine)
-        self.app = create_app([self.model], config, media)
+        self.app = create_app(ModelPool.of(self.model), config, media)
         ready = threading.Event()
         self.server = Server(self.app, config, lambda _: ready.set())
         run = self.server.serve([self.server.socket])

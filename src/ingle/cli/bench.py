@@ -14,6 +14,7 @@ from ingle.cli.common import add_model_arguments, load, open_text_model
 from ingle.cli.measure import Meter, median, peak_rss_mb
 from ingle.config import ServerConfig
 from ingle.errors import EngineError
+from ingle.service.model_pool import ModelPool
 from ingle.service.models import TextModel
 
 _UNITS = {"ttft_ms": "ms, 512-token prompt", "peak_rss_mb": "MiB"}
@@ -66,7 +67,7 @@ def http_rate(model: TextModel, repeats: int) -> float:
 
     config = ServerConfig(port=0)
     ready = threading.Event()
-    server = Server(create_app([model], config), config, lambda _: ready.set())
+    server = Server(create_app(ModelPool.of(model), config), config, lambda _: ready.set())
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([server.socket])), daemon=True)
     thread.start()
     ready.wait()

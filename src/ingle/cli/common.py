@@ -15,6 +15,7 @@ from ingle.weights.catalog import CATALOG, DEFAULT_MODEL, BundledModel
 
 if TYPE_CHECKING:
     from ingle.compose import Loaded
+    from ingle.contracts.request import Pooling
     from ingle.service.models import TextModel
 
 
@@ -27,6 +28,10 @@ def add_model_reference(parser: argparse.ArgumentParser) -> None:
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """The model and how its engine runs."""
     add_model_reference(parser)
+    add_engine_arguments(parser)
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=int, metavar="N", help="cap the context at N tokens")
     parser.add_argument(
         "--max-rows", type=int, default=16, metavar="N", help="sequences that run at once (16)"
@@ -126,8 +131,11 @@ class ProgressBar:
             self._bar.close()
 
 
-def load(args: argparse.Namespace) -> Loaded:
-    """Find, fetch and open the model that the flags name."""
+def load(
+    args: argparse.Namespace, model: str | None = None, *, name: str | None = None, memory: int | None = None
+) -> Loaded:
+    """Find, fetch and open `model`, or the one that the flags name. `memory`: instead of the flag's."""
+    reference: str = args.model if model is None else model
     from ingle import compose
     from ingle.weights.sources import resolve
 
@@ -136,7 +144,7 @@ def load(args: argparse.Namespace) -> Loaded:
         max_rows=args.max_rows,
         max_waiting=args.max_waiting,
         max_gap_ms=args.max_gap_ms,
-        memory_bytes=args.memory,
+        memory_bytes=args.memory if memory is None else memory,
         prompt_cache_bytes=args.prompt_cache,
         prompt_cache_dir=args.prompt_cache_dir,
         prompt_cache_disk_bytes=args.prompt_cache_disk,
@@ -145,19 +153,18 @@ def load(args: argparse.Namespace) -> Loaded:
         dtype=args.dtype,
     )
     store = env.store(offline=args.offline)
-    path = resolve(args.model, store, ProgressBar())
+    path = resolve(reference, store, ProgressBar())
     drafter = args.drafter
     if drafter == "auto":
-        known = CATALOG.get(args.model)
+        known = CATALOG.get(reference)
         drafter = (known.drafter if isinstance(known, BundledModel) else None) or "ngram"
     if drafter not in ("ngram", "none"):
         drafter = resolve(drafter, store, ProgressBar())
-    name = args.model if args.model in CATALOG else path.stem if path.is_file() else path.name
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loaded = compose.load(
             path,
-            name=getattr(args, "name", None) or name,
+            name=name or model_name(reference, path),
             config=config,
             drafter=drafter,
             threads=args.threads or env.threads,
@@ -168,11 +175,16 @@ def load(args: argparse.Namespace) -> Loaded:
     return loaded
 
 
-def open_text_model(loaded: Loaded) -> TextModel:
+def model_name(reference: str, path: Path) -> str:
+    """What clients call a model that nobody named."""
+    return reference if reference in CATALOG else path.stem if path.suffix == ".gguf" else path.name
+
+
+def open_text_model(loaded: Loaded, pooling: Pooling | None = None) -> TextModel:
     from ingle.service.models import TextModel
 
     try:
-        return TextModel.open(loaded.name, loaded.text, loaded.engine)
+        return TextModel.open(loaded.name, loaded.text, loaded.engine, pooling)
     except BaseException:
         loaded.engine.close()
         raise

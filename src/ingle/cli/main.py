@@ -15,6 +15,7 @@ from ingle.errors import ConfigError, IngleError
 _COMMANDS = {
     "chat": "talk to a model in this terminal",
     "serve": "answer OpenAI-compatible requests over HTTP",
+    "key": "make an API key",
     "pull": "fetch a model before it is needed",
     "models": "list models that Ingle knows and has",
     "fit": "say whether a model and a context fit this machine's memory",
@@ -64,4 +65,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _module(command: str) -> Any:
-    return importlib.import_module("ingle.cli." + command.replace("-", "_"))
+    file = {"key": "keys"}.get(command, command.replace("-", "_"))
+    return importlib.import_module(f"ingle.cli.{file}")

@@ -10,8 +10,10 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from starlette.requests import Request
+
 from ingle.server.errors import answer_for
-from ingle.server.state import ServerState
+from ingle.server.state import client_of, state_of
 from ingle.service.choice_text import TokenText
 from ingle.service.generation import (
     ChoiceFinished,
@@ -74,14 +76,14 @@ class Collected:
         return [b for b in self.blocks if isinstance(b, ToolCalled)]
 
 
-async def collect(state: ServerState, generation: Generation) -> list[Collected]:
+async def collect(request: Request, generation: Generation) -> list[Collected]:
     """All choices, complete.
 
     Raises:
         EngineError, EngineStopped, TimeoutError: nothing of the answer is kept.
     """
     out = [Collected() for _ in range(generation.choices)]
-    async with _watched(state, generation) as events:
+    async with _watched(request, generation) as events:
         async for event in events:
             out[event.index].add(event)
     return out
@@ -101,19 +103,19 @@ class StreamRenderer(Protocol):
         ...
 
 
-async def follow(state: ServerState, generation: Generation, render: StreamRenderer) -> None:
+async def follow(request: Request, generation: Generation, render: StreamRenderer) -> None:
     """`render` sees all events; what it makes of them is not sent.
 
     Raises:
         EngineError, EngineStopped, TimeoutError: there is no answer.
     """
-    async with _watched(state, generation) as events:
+    async with _watched(request, generation) as events:
         async for event in events:
             render.event(event)
 
 
 async def stream(
-    state: ServerState,
+    request: Request,
     generation: Generation,
     render: StreamRenderer,
     before_last: Callable[[], Awaitable[None]] | None = None,
@@ -123,7 +125,7 @@ async def stream(
     `before_last` is awaited when the answer is complete and the client does not know it yet.
     """
     try:
-        async with _watched(state, generation) as events:
+        async with _watched(request, generation) as events:
             yield render.first()
             async for event in events:
                 yield render.event(event)
@@ -137,22 +139,26 @@ async def stream(
 
 
 @asynccontextmanager
-async def _watched(state: ServerState, generation: Generation) -> AsyncGenerator[AsyncGenerator[TextEvent]]:
+async def _watched(request: Request, generation: Generation) -> AsyncGenerator[AsyncGenerator[TextEvent]]:
     """The generation's events, registered for shutdown, under the deadline, measured."""
+    state = state_of(request)
     started = time.monotonic()
-    limit, own = state.config.request_timeout_s, generation.timeout_s
+    limit, own = state.config.request_timeout_s, generation.options.timeout_s
     late = TimeoutError(f"the request took longer than this server's {limit:g} s")
     if own is not None and own < limit:
         limit, late = own, TimeoutError(f"the request took longer than its timeout_s, {own:g} s")
     # One timer for the request: a timeout around each token would cost more than the token's text.
     timer = asyncio.get_running_loop().call_later(limit, generation.fail, late)
     state.begin(generation)
+    reasons: list[str] = []
 
     async def timed() -> AsyncGenerator[TextEvent]:
         last: dict[int, float] = {}  # when each choice had its last text
         async with aclosing(generation.events()) as events:
             async for event in events:
-                if not isinstance(event, ChoiceFinished):
+                if isinstance(event, ChoiceFinished):
+                    reasons.append(event.reason)
+                else:
                     now = time.monotonic()
                     if event.index in last:
                         state.metrics.inter_token.observe(now - last[event.index])
@@ -162,10 +168,17 @@ async def _watched(state: ServerState, generation: Generation) -> AsyncGenerator
                 yield event
 
     try:
-        async with aclosing(timed()) as events:
-            yield events
+        with state.tracer.span(generation, request.headers) as span:
+            async with aclosing(timed()) as events:
+                yield events
+            span.finish(reasons)
     finally:
         timer.cancel()
         generation.abandon()
         state.end(generation)
+        usage = generation.usage
+        state.clients.charge(client_of(request), usage.prompt_tokens + usage.completion_tokens)
+        request.scope["ingle.facts"].update(
+            prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, finished=reasons
+        )
         state.metrics.duration.observe(time.monotonic() - started)

@@ -32,6 +32,8 @@ _TABLE: tuple[tuple[type[Exception], Answer], ...] = (  # first match wins: subc
         errors.Unauthorized,
         Answer(401, "authentication_error", "authentication_error", {"www-authenticate": "Bearer"}),
     ),
+    (errors.Forbidden, Answer(403, "permission_error", "permission_error")),
+    (errors.RateLimited, Answer(429, "rate_limit_error", "rate_limit_error")),
     (errors.NotFound, Answer(404, _INVALID, "not_found_error")),
     (errors.TooLarge, Answer(413, _INVALID, "request_too_large", {"connection": "close"})),
     (errors.QueueFull, Answer(429, "rate_limit_error", "rate_limit_error", {"retry-after": "1"})),
@@ -64,6 +66,8 @@ def answer_for(error: BaseException) -> Answer:
 def problem_of(error: BaseException) -> Problem:
     """Errors nobody planned show no internals."""
     answer = answer_for(error)
+    if isinstance(error, errors.RateLimited):
+        answer = replace(answer, headers={"retry-after": str(error.retry_after_s)})
     if isinstance(error, errors.RequestError):
         return Problem(answer, error.message, error.param, error.code)
     if isinstance(error, errors.EngineStopped):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ingle.contracts.engine_stats import EngineStats
-from ingle.service.models import TextModel
+from ingle.service.model_pool import ModelPool
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -18,7 +18,7 @@ _GAPS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
 class Metrics:
-    def __init__(self, models: Sequence[TextModel]) -> None:
+    def __init__(self, pool: ModelPool) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "ingle_http_requests", "Answered HTTP requests", ["route", "status"], registry=self.registry
@@ -45,7 +45,7 @@ class Metrics:
             registry=self.registry,
         )
         self.media = _MediaMetrics(self.registry)
-        self.registry.register(_EngineCollector(models))
+        self.registry.register(_EngineCollector(pool))
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
@@ -76,12 +76,12 @@ class _MediaMetrics:
 class _EngineCollector(Collector):
     """Reads the engines' own counters at the moment of a scrape."""
 
-    def __init__(self, models: Sequence[TextModel]) -> None:
-        self._models = models
+    def __init__(self, pool: ModelPool) -> None:
+        self._pool = pool
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
-        for model in self._models:
+        for model in self._pool.loaded:
             stats = model.engine.stats()
             drafts = "ingle_drafter_info", "What proposes drafts", {"drafter": model.engine.info.drafts}, 1.0
             for name, about, labels, value in (*_samples(stats), drafts):

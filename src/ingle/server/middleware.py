@@ -1,30 +1,40 @@
-"""Pure ASGI layers around every route: request ids, counting, API keys, body size."""
+"""Pure ASGI layers around every route: request ids, logs, who may ask, body size."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
+import ipaddress
+import logging
 import re
+import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ingle.errors import TooLarge, Unauthorized
+from ingle.errors import Forbidden, RequestError, TooLarge, Unauthorized
+from ingle.server.clients import Clients
 from ingle.server.errors import error_response
 from ingle.server.metrics import Metrics
+
+_log = logging.getLogger("ingle.requests")
 
 _DROP_BYTES = 256 * 1024 * 1024
 _DROP_S = 10.0
 _OPEN_PATHS = frozenset({"/", "/health"})
+_OPEN_PREFIX = "/web/"  # the chat page: it asks for a key itself
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_LOCAL_NAMES = frozenset({"localhost", "ip6-localhost"})
 
 
-class RequestIds:
-    """Gives each request an id (the client's, if it is a plain one), answers with it and counts."""
+class Requests:
+    """Gives each request an id (the client's, if it is a plain one), answers with it, counts and logs.
+
+    What a request holds until its last byte, routes leave in `scope["ingle.held"]`: it is let go here.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[str]) -> None:
         self._app, self._metrics, self._routes = app, metrics, frozenset(routes)
@@ -36,48 +46,115 @@ class RequestIds:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
         scope["ingle.request_id"] = request_id
+        scope["ingle.held"] = []
+        scope["ingle.facts"] = {}  # for the log
+        started, status = time.monotonic(), 0
         # Unknown paths share one label, or anybody could make the metrics grow.
         route = scope["path"] if scope["path"] in self._routes else "other"
 
         async def tagged(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 MutableHeaders(scope=message)["x-request-id"] = request_id
-                self._metrics.requests.labels(route, str(message["status"])).inc()
+                self._metrics.requests.labels(route, str(status)).inc()
             await send(message)
 
-        await self._app(scope, receive, tagged)
+        try:
+            await self._app(scope, receive, tagged)
+        finally:
+            for release in scope["ingle.held"]:
+                release()
+            if _log.isEnabledFor(logging.INFO):
+                facts = {
+                    "request_id": request_id,
+                    "method": scope["method"],
+                    "path": scope["path"],
+                    "status": status,
+                    "seconds": round(time.monotonic() - started, 4),
+                    **scope["ingle.facts"],
+                }
+                _log.info("%s %s %d", scope["method"], scope["path"], status, extra={"facts": facts})
+
+
+class OwnPages:
+    """Refuses what a web page of somebody else sends from the user's browser.
+
+    A page may send simple requests to any address without asking; its `Origin` tells it. By DNS rebinding it
+    may even read the answers, under a name that leads here: so on a loopback address only names of loopback
+    are answered.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str], hosts: Sequence[str], *, loopback: bool) -> None:
+        self._app, self._origins, self._loopback = app, frozenset(origins), loopback
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = self._problem(Headers(scope=scope)) if scope["type"] == "http" else None
+        if problem is not None:
+            await error_response(problem, scope)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _problem(self, headers: Headers) -> Forbidden | None:
+        host = headers.get("host", "")
+        if self._loopback and host and not self._is_ours(host):
+            return Forbidden(
+                f"{host[:80]!r} is not a name of this server (--allowed-host adds one)", param="host"
+            )
+        origin = headers.get("origin")
+        if origin is None or origin in self._origins or "*" in self._origins:
+            return None
+        parts = urlsplit(origin)
+        if parts.netloc and parts.netloc.lower() == host.lower():
+            return None
+        return Forbidden(
+            f"pages of {origin[:80]!r} may not use this server (--cors-origin lets them)", param="origin"
+        )
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if name in _LOCAL_NAMES or name in self._hosts or "*" in self._hosts:
+            return True
+        try:
+            return ipaddress.ip_address(name).is_loopback
+        except ValueError:
+            return name.endswith(".localhost")
 
 
 class ApiKeys:
-    """Asks for one of the keys, as a bearer token or as `x-api-key`. Only digests are kept and compared."""
+    """Asks for one of the keys, as a bearer token or as `x-api-key`, and holds it to its limits."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
-        self._app = app
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+    def __init__(self, app: ASGIApp, clients: Clients) -> None:
+        self._app, self._clients = app, clients
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS:
+        path: str = scope.get("path", "")
+        if scope["type"] != "http" or path in _OPEN_PATHS or path.startswith(_OPEN_PREFIX):
             await self._app(scope, receive, send)
             return
-        digest = self._digest(scope)
-        if digest is not None:
-            scope["ingle.client"] = digest
-            await self._app(scope, receive, send)
-            return
-        error = Unauthorized(
-            "missing or wrong API key; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
-        )
-        await error_response(error, scope)(scope, receive, send)
-
-    def _digest(self, scope: Scope) -> bytes | None:
-        """Of the key that was sent, if it is one of ours."""
         headers = Headers(scope=scope)
-        scheme, _, key = headers.get("authorization", "").partition(" ")
+        scheme, _, secret = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
-            key = headers.get("x-api-key", "")
-        digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]  # always all of them
-        return digest if any(matches) else None
+            secret = headers.get("x-api-key", "")
+        key = self._clients.find(secret.strip())
+        try:
+            if key is None:
+                how = "'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+                raise Unauthorized(f"missing or wrong API key; send it as {how}")
+            self._clients.enter(key)
+        except RequestError as error:
+            await error_response(error, scope)(scope, receive, send)
+            return
+        scope["ingle.client"] = key.digest
+        scope["ingle.facts"]["client"] = key.name
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._clients.leave(key)
 
 
 class BodyLimit:

@@ -54,6 +54,8 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         timer.cancel()
         self._state.media.close()
+        self._state.responses.close()
+        await self._state.pool.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Not handed on to the default handlers afterwards: a drained server exits with 0.

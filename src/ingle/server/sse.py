@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,29 +33,56 @@ class ClientGone(Exception):
     """The client closed the connection before its answer was complete."""
 
 
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
 class EventStreamResponse(Response):
     """Sends the iterator's bytes as they come. The client's leaving closes the iterator at once, also
-    while it waits for the engine."""
+    while it waits for the engine. A stream that is silent for long, such as during a long prompt, sends
+    comments: proxies and clients would give up on it."""
 
-    def __init__(self, chunks: AsyncIterator[bytes], media_type: str = "text/event-stream") -> None:
+    def __init__(
+        self,
+        chunks: AsyncIterator[bytes],
+        media_type: str = "text/event-stream",
+        *,
+        keep_alive_s: float | None = None,
+    ) -> None:
+        """`keep_alive_s`: the longest silence; None where the format has no comments."""
         headers: Mapping[str, str] = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         super().__init__(None, 200, headers, media_type)
         del self.headers["content-length"]
-        self._chunks = chunks
+        self._chunks, self._keep_alive_s = chunks, keep_alive_s
+        self._sent = 0  # chunks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        silence = self._keep_alive_s
+        beats = None if silence is None else asyncio.create_task(self._beat(send, silence))
         try:
             await until_disconnect(receive, self._send(send))
         except (ClientGone, OSError):
             return
+        finally:
+            if beats is not None:
+                beats.cancel()
 
     async def _send(self, send: Send) -> None:
         async for chunk in self._chunks:
             if not chunk:
                 continue
+            self._sent += 1
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        self._sent = -1
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _beat(self, send: Send, silence_s: float) -> None:
+        with suppress(OSError):
+            while self._sent >= 0:
+                before = self._sent
+                await asyncio.sleep(silence_s)
+                if self._sent == before:
+                    await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
 
 
 async def until_disconnect(receive: Receive, work: Awaitable[T]) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -11,11 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ingle.config import ServerConfig
-from ingle.errors import EngineStopped, NotFound
+from ingle.errors import EngineStopped
+from ingle.server.clients import Clients
 from ingle.server.metrics import Metrics
+from ingle.server.sse import EventStreamResponse
 from ingle.server.store import ResponseStore
+from ingle.server.tracing import Tracer
 from ingle.service.generation import Generation
 from ingle.service.media import MediaInput
+from ingle.service.model_pool import ModelPool
 from ingle.service.models import TextModel
 
 _log = logging.getLogger(__name__)
@@ -25,29 +29,48 @@ SHUTTING_DOWN = "the server is shutting down"
 
 class ServerState:
     def __init__(
-        self, models: Sequence[TextModel], config: ServerConfig, metrics: Metrics, media: MediaInput
+        self,
+        pool: ModelPool,
+        config: ServerConfig,
+        metrics: Metrics,
+        media: MediaInput,
+        clients: Clients,
+        tracer: Tracer,
     ) -> None:
-        self.models = {model.name: model for model in models}
-        self.config, self.metrics, self.media = config, metrics, media
+        self.pool, self.config, self.metrics, self.media = pool, config, metrics, media
+        self.clients, self.tracer = clients, tracer
         self.responses = ResponseStore(config.responses_file, config.responses_bytes)
         self.draining = False
         self._active: set[Generation] = set()
 
-    def model(self, name: str) -> TextModel:
-        """Raises NotFound: it is not served here."""
-        model = self.models.get(name)
-        if model is None:
-            served = ", ".join(self.models)
-            raise NotFound(f"model {name[:200]!r} is not served here; served: {served}", param="model")
+    async def model(self, request: Request, name: str) -> TextModel:
+        """The model, loaded, and held until the request's last byte.
+
+        Raises:
+            NotFound, QueueFull, EngineStopped: as `ModelPool.acquire`.
+        """
+        model = await self.pool.acquire(name)
+        request.scope["ingle.held"].append(lambda: self.pool.release(name))
+        request.scope["ingle.facts"]["model"] = name
         return model
+
+    async def body(self, request: Request) -> bytes:
+        """Of a request for the models.
+
+        Raises:
+            EngineStopped: the server is shutting down.
+        """
+        if self.draining:
+            raise EngineStopped(SHUTTING_DOWN)
+        body = await request.body()
+        if self.config.log_prompts:
+            facts = {"request_id": request_id_of(request), "body": body.decode("utf-8", "replace")}
+            _log.info("request body", extra={"facts": facts})
+        return body
 
     def count_unknown(self, name: str) -> None:
         self.metrics.ignored_fields.inc()
         _log.debug("ignored unknown field %r", name[:100])
-
-    def refuse_if_draining(self) -> None:
-        if self.draining:
-            raise EngineStopped(SHUTTING_DOWN)
 
     def begin(self, generation: Generation) -> None:
         self._active.add(generation)
@@ -63,6 +86,10 @@ class ServerState:
 
 def json_response(data: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(data), status, media_type="application/json")
+
+
+def event_stream(request: Request, chunks: AsyncIterator[bytes]) -> Response:
+    return EventStreamResponse(chunks, keep_alive_s=state_of(request).config.keep_alive_s)
 
 
 def request_id_of(request: Request) -> str:

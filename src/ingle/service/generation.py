@@ -125,7 +125,8 @@ class Generation:
     ) -> None:
         media = tuple(item for prompt in prompts for item in prompt.media)
         self.usage = Usage(sum(len(prompt.ids) for prompt in prompts), media=media)
-        self.timeout_s = options.timeout_s
+        self.model, self.options = model, options
+        self.operation = "chat" if prompt_field == "messages" else "text_completion"
         self._choices = options.n
         self._streams: list[EventStream] = []
         self._texts: list[ChoiceText] = []

@@ -9,16 +9,15 @@ from starlette.responses import Response
 
 from ingle.server.answers import collect, stream
 from ingle.server.dialects import openai_completions as dialect
-from ingle.server.sse import EventStreamResponse, until_disconnect
-from ingle.server.state import client_of, request_id_of, state_of
+from ingle.server.sse import until_disconnect
+from ingle.server.state import client_of, event_stream, request_id_of, state_of
 from ingle.service.completions import encode_prompts, start_completion
 
 
 async def completions(request: Request) -> Response:
     state = state_of(request)
-    state.refuse_if_draining()
-    wanted = dialect.parse(await request.body(), state.count_unknown)
-    model = state.model(wanted.model)
+    wanted = dialect.parse(await state.body(request), state.count_unknown)
+    model = await state.model(request, wanted.model)
     options = replace(dialect.options(wanted, model, state.config), cache_key=client_of(request))
     prompts = await until_disconnect(
         request.receive, encode_prompts(model, dialect.prompts(wanted), state.media, request_id_of(request))
@@ -31,6 +30,6 @@ async def completions(request: Request) -> Response:
         model.name, generation, echoes, logprobs=wanted.logprobs is not None, with_usage=with_usage
     )
     if not wanted.stream:
-        done = await until_disconnect(request.receive, collect(state, generation))
+        done = await until_disconnect(request.receive, collect(request, generation))
         return Response(render.answer(done), media_type="application/json")
-    return EventStreamResponse(stream(state, generation, render))
+    return event_stream(request, stream(request, generation, render))

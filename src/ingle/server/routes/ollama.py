@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,9 +20,8 @@ from ingle.service.chat import start_chat
 
 async def chat(request: Request) -> Response:
     state = state_of(request)
-    state.refuse_if_draining()
-    wanted = dialect.parse(await request.body(), state.count_unknown)
-    model = state.model(wanted.model.removesuffix(":latest"))
+    wanted = dialect.parse(await state.body(request), state.count_unknown)
+    model = await state.model(request, wanted.model.removesuffix(":latest"))
     options = dialect.options(wanted, model, state.config, state.count_unknown)
     generation = await until_disconnect(
         request.receive,
@@ -35,23 +35,26 @@ async def chat(request: Request) -> Response:
     )
     render = dialect.LineRenderer(wanted.model, generation)
     if not wanted.stream:
-        await until_disconnect(request.receive, follow(state, generation, render))
+        await until_disconnect(request.receive, follow(request, generation, render))
         return Response(render.answer(), media_type="application/json")
-    return EventStreamResponse(stream(state, generation, render), media_type="application/x-ndjson")
+    return EventStreamResponse(stream(request, generation, render), media_type="application/x-ndjson")
 
 
 async def tags(request: Request) -> Response:
-    listed = [
-        {
-            "name": model.name,
-            "model": model.name,
-            "modified_at": datetime.fromtimestamp(model.created, UTC).isoformat(),
-            "size": model.engine.stats().weights_bytes,
-            "digest": hashlib.sha256((model.engine.info.identity or model.name).encode()).hexdigest(),
-            "details": {"format": "ingle", "family": "", "parameter_size": "", "quantization_level": ""},
-        }
-        for model in state_of(request).models.values()
-    ]
+    listed: list[dict[str, Any]] = []
+    for place in state_of(request).pool.places:
+        engine = None if place.opened is None else place.opened.model.engine
+        identity = place.name if engine is None else engine.info.identity or place.name
+        listed.append(
+            {
+                "name": place.name,
+                "model": place.name,
+                "modified_at": datetime.fromtimestamp(place.created, UTC).isoformat(),
+                "size": 0 if engine is None else engine.stats().weights_bytes,
+                "digest": hashlib.sha256(identity.encode()).hexdigest(),
+                "details": {"format": "", "family": "", "parameter_size": "", "quantization_level": ""},
+            }
+        )
     return json_response({"models": listed})
 
 

@@ -14,16 +14,15 @@ from ingle.errors import NotFound
 from ingle.server.answers import follow, stream
 from ingle.server.dialects import responses as dialect
 from ingle.server.dialects.responses_stream import ResponseWriter
-from ingle.server.sse import EventStreamResponse, until_disconnect
-from ingle.server.state import ServerState, client_of, json_response, request_id_of, state_of
+from ingle.server.sse import until_disconnect
+from ingle.server.state import ServerState, client_of, event_stream, json_response, request_id_of, state_of
 from ingle.service.chat import start_chat
 
 
 async def create(request: Request) -> Response:
     state, client = state_of(request), client_of(request)
-    state.refuse_if_draining()
-    wanted = dialect.parse(await request.body(), state.count_unknown)
-    model = state.model(wanted.model)
+    wanted = dialect.parse(await state.body(request), state.count_unknown)
+    model = await state.model(request, wanted.model)
     options = replace(dialect.options(wanted, model, state.config), cache_key=client)
     earlier: list[Any] = []
     if wanted.previous_response_id is not None:
@@ -42,8 +41,8 @@ async def create(request: Request) -> Response:
             await asyncio.to_thread(state.responses.put, client, body, [*items, *body["output"]])
 
     if wanted.stream:
-        return EventStreamResponse(stream(state, generation, writer, keep))
-    await until_disconnect(request.receive, follow(state, generation, writer))
+        return event_stream(request, stream(request, generation, writer, keep))
+    await until_disconnect(request.receive, follow(request, generation, writer))
     await keep()
     return json_response(writer.response())
 

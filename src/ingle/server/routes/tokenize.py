@@ -25,9 +25,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
 async def tokenize(request: Request) -> Response:
     state = state_of(request)
-    state.refuse_if_draining()
-    wanted = decode(await request.body(), TokenizeRequest, {}, state.count_unknown)
-    model = state.model(wanted.model)
+    wanted = decode(await state.body(request), TokenizeRequest, {}, state.count_unknown)
+    model = await state.model(request, wanted.model)
     if (wanted.prompt is None) == (wanted.messages is None):
         raise InvalidRequest("give either prompt or messages", param="prompt")
 
@@ -55,8 +54,8 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
 async def detokenize(request: Request) -> Response:
     state = state_of(request)
-    wanted = decode(await request.body(), DetokenizeRequest, {}, state.count_unknown)
-    model = state.model(wanted.model)
+    wanted = decode(await state.body(request), DetokenizeRequest, {}, state.count_unknown)
+    model = await state.model(request, wanted.model)
     size = model.engine.info.vocab_size
     bad = next((token for token in wanted.tokens if not 0 <= token < size), None)
     if bad is not None:
