@@ -34,6 +34,7 @@ from support.equality import (
     run_machine,
     state_is_that_of_windows,
 )
+from support.grammars import grammars
 from support.toy import ToyGraph
 
 Make = Callable[[Subject, ModelGraph], Sequence[DraftSource]]
@@ -124,23 +125,26 @@ EVERYTHING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", EVERYTHING)
+@pytest.mark.parametrize("grammar", range(4))
+@pytest.mark.parametrize("options", ["nothing", *EVERYTHING])
 @pytest.mark.parametrize("name", ["toy", "llama"])
-def test_what_depends_on_the_tokens_before_follows_each_draft(name: str, options: str) -> None:
-    """Histories advance with each drafted position and roll back; a stop token ends what is accepted."""
+def test_what_depends_on_the_tokens_before_follows_each_draft(name: str, options: str, grammar: int) -> None:
+    """Histories and grammars advance with each drafted position and roll back; stop tokens end what is accepted."""
     plain, drafted = SUBJECTS[name](), SUBJECTS[name](drafts=any_of_it, policy=uneven)
     got: list[Collector] = []
     for subject in (plain, drafted):
         engine = subject.engine()
         got.append(Collector())
         for seed in range(6):
-            fields: dict[str, Any] = {"max_tokens": 60, "top_logprobs": 2, **EVERYTHING[options]}
+            fields: dict[str, Any] = {"max_tokens": 60, "top_logprobs": 2, **EVERYTHING.get(options, {})}
             sampling = SamplingParams(temperature=0.7 * (seed % 2), seed=seed, **fields)
             prompt = subject.beginnings[seed % 4].ids[:40]
-            engine.submit(Request(id=str(seed), prompt=prompt, sampling=sampling), got[-1])
+            rules = grammars(subject.vocab)[grammar]
+            engine.submit(Request(id=str(seed), prompt=prompt, sampling=sampling, grammar=rules), got[-1])
             engine.step(2)
         engine.finish()
-        if subject is drafted:
+        assert (engine.stats().grammar_masks > 0) == (grammar > 0)
+        if subject is drafted and grammar == 0:
             assert engine.stats().accepted_tokens > 0
         engine.close()
         subject.close()

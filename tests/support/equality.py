@@ -40,11 +40,13 @@ from ingle.kernels import ops
 from ingle.speculative.source import DraftSource
 from support import gemma4, toy
 from support.collect import Collector
+from support.grammars import grammars
 from support.stepped import SteppedEngine
 from support.toy import ToyGraph
 
 FIXTURES = Path(__file__).parents[1] / "parity" / "fixtures"
 CONTEXT = 600
+ENDED = ("length", "stop")  # a grammar may come to its end
 
 
 class FixedPace:
@@ -146,6 +148,7 @@ class Subject:
             sampling.temperature,
             sampling.max_tokens,
             sampling.top_k,
+            None if request.grammar is None else grammars(self.vocab).index(request.grammar),
         )
         if key not in self._known:
             if self._alone is None:
@@ -154,7 +157,7 @@ class Subject:
             got = Collector()
             id = f"alone-{len(self._known)}"
             self._alone.submit(replace(request, id=id, cache_key=None, priority=0), got)
-            assert got.wait(id).reason == "length"
+            assert got.wait(id).reason in ENDED
             self._known[key] = got.tokens(id), got.logprobs(id)
         return self._known[key]
 
@@ -210,6 +213,7 @@ class Machine(RuleBasedStateMachine):
         priority=st.integers(-1, 1),
         n=st.integers(1, 2),
         cached=st.booleans(),
+        grammar=st.sampled_from([0, 0, 1, 2, 3]),
     )
     def submit(
         self,
@@ -223,6 +227,7 @@ class Machine(RuleBasedStateMachine):
         priority: int,
         n: int,
         cached: bool,
+        grammar: int,
     ) -> None:
         for choice in range(n):
             sampling = SamplingParams(
@@ -233,9 +238,8 @@ class Machine(RuleBasedStateMachine):
                 top_logprobs=2,
             )
             start = self.subject.beginnings[beginning].cut(length)
-            self.send(
-                Beginning((*start.ids, *tail), start.content), sampling, priority, b"" if cached else None
-            )
+            beginning_and_tail = Beginning((*start.ids, *tail), start.content)
+            self.send(beginning_and_tail, sampling, priority, b"" if cached else None, grammar)
 
     @rule(which=st.integers(0, 10), more=st.lists(st.integers(3, 52), min_size=1, max_size=9))
     def next_turn(self, which: int, more: list[int]) -> None:
@@ -300,8 +304,8 @@ class Machine(RuleBasedStateMachine):
             self.everything_known_is_right()
             for id, job in self.jobs.items():
                 reason = self.got.wait(id, 5).reason
-                assert reason == "length" or (reason == "cancelled" and id in self.cancelled)
-                if reason == "length":
+                assert reason in ENDED or (reason == "cancelled" and id in self.cancelled)
+                if reason in ENDED:
                     assert self.got.tokens(id) == self.subject.reference(job)[0]
             stats = self.engine.stats()
             assert (stats.running, stats.waiting, stats.kv_bytes) == (0, 0, 0)
@@ -310,7 +314,14 @@ class Machine(RuleBasedStateMachine):
             self.engine.close()
             self.folder.cleanup()
 
-    def send(self, start: Beginning, sampling: SamplingParams, priority: int, key: bytes | None) -> None:
+    def send(
+        self,
+        start: Beginning,
+        sampling: SamplingParams,
+        priority: int,
+        key: bytes | None,
+        grammar: int = 0,
+    ) -> None:
         id = f"j{next(self.numbers)}"
         self.jobs[id] = Request(
             id=id,
@@ -319,6 +330,7 @@ class Machine(RuleBasedStateMachine):
             sampling=sampling,
             priority=priority,
             cache_key=key,
+            grammar=grammars(self.subject.vocab)[grammar],
         )
         self.engine.submit(self.jobs[id], self.got)
 
@@ -347,10 +359,18 @@ def busy_hour(subject: Subject) -> None:
     engine, got = subject.engine(), Collector()
     jobs: list[Request] = []
 
-    def send(start: Beginning, tail: list[int], seed: int, max_tokens: int) -> None:
+    def send(start: Beginning, tail: list[int], seed: int, max_tokens: int, grammar: int = 0) -> None:
         sampling = SamplingParams(temperature=0.8, seed=seed, max_tokens=max_tokens, top_logprobs=1)
         prompt = (*start.ids, *tail)
-        jobs.append(Request(id=f"b{len(jobs)}", prompt=prompt, content=start.content, sampling=sampling))
+        jobs.append(
+            Request(
+                id=f"b{len(jobs)}",
+                prompt=prompt,
+                content=start.content,
+                sampling=sampling,
+                grammar=grammars(subject.vocab)[grammar],
+            )
+        )
         engine.submit(jobs[-1], got)
 
     def fix_pace(rows: Residents) -> None:  # else the clock decides where windows end, and so what is cached
@@ -369,7 +389,7 @@ def busy_hour(subject: Subject) -> None:
         engine.between_steps(pause)
         engine.step(3)
         for number, beginning in enumerate(subject.beginnings):
-            send(beginning.cut(150), [9, 9, 9 + number], 7 + number, 70)
+            send(beginning.cut(150), [9, 9, 9 + number], 7 + number, 70, number)
             engine.step(3)
             engine.between_steps(lambda rows: state_is_that_of_windows(subject, rows))
         engine.finish()
@@ -377,7 +397,7 @@ def busy_hour(subject: Subject) -> None:
             finished = got.wait(job.id, 5)
             tokens, logprobs = subject.reference(job)
             mine = got.tokens(job.id)
-            assert finished.reason == "length" or job is jobs[0], finished
+            assert finished.reason in ENDED or job is jobs[0], finished
             assert mine == tokens[: len(mine)]
             if subject.exact:
                 assert got.logprobs(job.id) == logprobs[: len(mine)]

@@ -16,7 +16,17 @@ from ingle.server.clients import Clients
 from ingle.server.errors import on_error, on_http_exception
 from ingle.server.metrics import Metrics
 from ingle.server.middleware import ApiKeys, BodyLimit, OwnPages, Requests
-from ingle.server.routes import chat, completions, embeddings, info, messages, ollama, page, responses, tokenize
+from ingle.server.routes import (
+    chat,
+    completions,
+    embeddings,
+    info,
+    messages,
+    ollama,
+    page,
+    responses,
+    tokenize,
+)
 from ingle.server.sse import ClientGone
 from ingle.server.state import ServerState
 from ingle.server.tracing import NoTracer, Tracer

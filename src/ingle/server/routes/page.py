@@ -15,7 +15,7 @@ _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".
 _HEADERS = {
     # Nothing but the page's own files runs or is asked; what a model writes cannot load anything.
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
         "img-src 'self' data: blob:; media-src data: blob:; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'"
     ),
