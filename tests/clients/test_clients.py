@@ -13,11 +13,11 @@ import ollama
 import openai
 import pytest
 from PIL import Image
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SecretStr
 
 from support.served import Running
 
-HI = [{"role": "user", "content": "What is the weather in Paris?"}]
+HI: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
 PARAMETERS = {
     "type": "object",
     "properties": {"city": {"type": "string"}},
@@ -43,7 +43,7 @@ def picture() -> str:
 
 
 def test_openai_chat(tiny: Running, scripted: Running) -> None:
-    client = tiny.client()
+    client: Any = tiny.client()
     model = "tiny-gemma4"
     forced = client.chat.completions.create(
         model=model, messages=HI, tools=[TOOL], tool_choice="required", seed=1
@@ -59,33 +59,33 @@ def test_openai_chat(tiny: Running, scripted: Running) -> None:
     assert b"".join(bytes(t.bytes) for t in content).decode() == parsed.choices[0].message.content
     with client.chat.completions.stream(model=model, messages=HI, response_format=Person, seed=2) as stream:
         assert stream.get_final_completion().choices[0].message.parsed == parsed.choices[0].message.parsed
-    seen = [
+    seen: Any = [
         {"type": "text", "text": "Colour?"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64," + picture()}},
     ]
-    answer = client.chat.completions.create(
+    answer: Any = client.chat.completions.create(
         model=model, messages=[{"role": "user", "content": seen}], max_tokens=5
     )
     assert answer.usage.prompt_tokens_details.image_tokens > 10
-    told = scripted.client().chat.completions.create(model="scripted", messages=HI, tools=[TOOL])
+    told: Any = scripted.client().chat.completions.create(model="scripted", messages=HI, tools=[TOOL])
     message = told.choices[0].message
     assert message.content == "Let me see." and message.reasoning_content == "The tool knows."
     assert told.usage.completion_tokens_details.reasoning_tokens > 3
 
 
 def test_openai_stream_of_tools(scripted: Running) -> None:
-    client = scripted.client()
+    client: Any = scripted.client()
     with client.chat.completions.stream(model="scripted", messages=HI, tools=[TOOL]) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_completion()
     assert "tool_calls.function.arguments.done" in kinds and "content.delta" in kinds
-    whole = client.chat.completions.create(model="scripted", messages=HI, tools=[TOOL])
+    whole: Any = client.chat.completions.create(model="scripted", messages=HI, tools=[TOOL])
     assert final.choices[0].message.tool_calls[0].function.arguments == '{"city": "Paris"}'
     assert final.choices[0].message.content == whole.choices[0].message.content
 
 
 def test_openai_responses(tiny: Running, scripted: Running) -> None:
-    client = tiny.client()
+    client: Any = tiny.client()
     first = client.responses.create(model="tiny-gemma4", input="Hello", max_output_tokens=16)
     assert first.status in ("completed", "incomplete") and first.usage.output_tokens <= 16
     second = client.responses.create(
@@ -97,7 +97,7 @@ def test_openai_responses(tiny: Running, scripted: Running) -> None:
     ] == ["Hello", "And?"]
     parsed = client.responses.parse(model="tiny-gemma4", input="Who?", text_format=Person)
     assert isinstance(parsed.output_parsed, Person)
-    seen = [
+    seen: Any = [
         {
             "role": "user",
             "content": [{"type": "input_image", "image_url": "data:image/png;base64," + picture()}],
@@ -112,7 +112,7 @@ def test_openai_responses(tiny: Running, scripted: Running) -> None:
     with pytest.raises(openai.NotFoundError, match="not kept here"):
         client.responses.create(model="tiny-gemma4", input="x", previous_response_id=first.id)
     tool = {"type": "function", "name": "weather", "parameters": PARAMETERS, "strict": True}
-    agent = scripted.client()
+    agent: Any = scripted.client()
     with agent.responses.stream(model="scripted", input="Weather?", tools=[tool]) as stream:
         kinds = [event.type for event in stream]
         called = stream.get_final_response()
@@ -128,7 +128,7 @@ def test_openai_responses(tiny: Running, scripted: Running) -> None:
 
 
 def test_anthropic(tiny: Running, scripted: Running) -> None:
-    client = anthropic.Anthropic(base_url=scripted.url, api_key="any", max_retries=0)
+    client: Any = anthropic.Anthropic(base_url=scripted.url, api_key="any", max_retries=0)
     tool: Any = {"name": "weather", "description": "of a city", "input_schema": PARAMETERS}
     with client.messages.stream(
         model="scripted", max_tokens=200, messages=HI, tools=[tool], thinking={"type": "adaptive"}
@@ -138,7 +138,7 @@ def test_anthropic(tiny: Running, scripted: Running) -> None:
     assert [block.type for block in called.content] == ["thinking", "text", "tool_use"]
     assert called.stop_reason == "tool_use" and called.content[2].input == {"city": "Paris"}
     assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 3
-    whole = client.messages.create(model="scripted", max_tokens=200, messages=HI, tools=[tool])
+    whole: Any = client.messages.create(model="scripted", max_tokens=200, messages=HI, tools=[tool])
     assert [b.type for b in whole.content] == [b.type for b in called.content]
     result: Any = [
         {
@@ -154,13 +154,15 @@ def test_anthropic(tiny: Running, scripted: Running) -> None:
         client.messages.count_tokens(model="scripted", messages=turns, tools=[tool]).input_tokens
         == told.usage.input_tokens
     )
-    stopped = client.messages.create(model="scripted", max_tokens=200, messages=HI, stop_sequences=["you"])
+    stopped: Any = client.messages.create(
+        model="scripted", max_tokens=200, messages=HI, stop_sequences=["you"]
+    )
     assert (stopped.stop_reason, stopped.stop_sequence, stopped.content[0].text) == (
         "stop_sequence",
         "you",
         "Hello **",
     )
-    real = anthropic.Anthropic(base_url=tiny.url, api_key="any", max_retries=0)
+    real: Any = anthropic.Anthropic(base_url=tiny.url, api_key="any", max_retries=0)
     forced = real.messages.create(
         model="tiny-gemma4", max_tokens=100, messages=HI, tools=[tool], tool_choice={"type": "any"}
     )
@@ -172,7 +174,7 @@ def test_anthropic(tiny: Running, scripted: Running) -> None:
 
 
 def test_ollama(tiny: Running, scripted: Running) -> None:
-    client = ollama.Client(host=scripted.url)
+    client: Any = ollama.Client(host=scripted.url)
     assert [m.model for m in client.list().models] == ["scripted"]
 
     def weather(city: str) -> str:
@@ -184,17 +186,17 @@ def test_ollama(tiny: Running, scripted: Running) -> None:
         return f"sunny in {city}"
 
     messages: list[Any] = [*HI]
-    answer = client.chat("scripted:latest", messages, tools=[weather])
+    answer: Any = client.chat("scripted:latest", messages, tools=[weather])
     assert answer.message.thinking == "The tool knows." and answer.done_reason == "stop"
     call = answer.message.tool_calls[0].function
     messages += [
         answer.message,
         {"role": "tool", "tool_name": call.name, "content": weather(**call.arguments)},
     ]
-    parts = list(client.chat("scripted", messages, tools=[weather], stream=True))
+    parts: Any = list(client.chat("scripted", messages, tools=[weather], stream=True))
     assert "".join(part.message.content for part in parts) == "It is sunny in Paris."
     assert parts[-1].done and parts[-1].eval_count > 3 and parts[-1].eval_duration > 0
-    shaped = ollama.Client(host=tiny.url).chat(
+    shaped: Any = ollama.Client(host=tiny.url).chat(
         "tiny-gemma4", HI, format=Person.model_json_schema(), options={"seed": 2}
     )
     Person.model_validate_json(shaped.message.content)
@@ -207,10 +209,10 @@ def test_litellm(tiny: Running, scripted: Running) -> None:
 
     litellm.suppress_debug_info = True
     there: dict[str, Any] = {"api_base": scripted.url + "/v1", "api_key": "any"}
-    parts = litellm.completion("openai/scripted", HI, tools=[TOOL], stream=True, **there)
-    whole = litellm.stream_chunk_builder(list(parts))
+    parts: Any = litellm.completion("openai/scripted", HI, tools=[TOOL], stream=True, **there)
+    whole: Any = litellm.stream_chunk_builder(list(parts))
     assert whole.choices[0].message.tool_calls[0].function.arguments == '{"city": "Paris"}'
-    shaped = litellm.completion(
+    shaped: Any = litellm.completion(
         "openai/tiny-gemma4", HI, response_format=Person, api_base=tiny.url + "/v1", api_key="any", seed=3
     )
     Person.model_validate_json(shaped.choices[0].message.content)
@@ -226,15 +228,17 @@ def test_langchain(tiny: Running, scripted: Running) -> None:
         """The weather of a city."""
         return f"sunny in {city}"
 
-    chat = ChatOpenAI(model="scripted", base_url=scripted.url + "/v1", api_key="any").bind_tools([weather])
+    chat: Any = ChatOpenAI(
+        model="scripted", base_url=scripted.url + "/v1", api_key=SecretStr("any")
+    ).bind_tools([weather])
     asked = [HumanMessage("Weather?")]
-    called = chat.invoke(asked)
+    called: Any = chat.invoke(asked)
     assert called.tool_calls[0]["args"] == {"city": "Paris"}
     result = weather.invoke(called.tool_calls[0])
     assert isinstance(result, ToolMessage)
     streamed = "".join(str(part.content) for part in chat.stream([*asked, called, result]))
     assert streamed == "It is sunny in Paris."
-    shaped = ChatOpenAI(model="tiny-gemma4", base_url=tiny.url + "/v1", api_key="any", seed=4)
+    shaped: Any = ChatOpenAI(model="tiny-gemma4", base_url=tiny.url + "/v1", api_key=SecretStr("any"), seed=4)
     for method in ("json_schema", "function_calling"):
         assert isinstance(shaped.with_structured_output(Person, method=method).invoke("Who?"), Person)
 
@@ -243,7 +247,7 @@ def test_instructor(tiny: Running) -> None:
     import instructor
 
     for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
-        client = instructor.from_openai(tiny.client(), mode=mode)
+        client: Any = instructor.from_openai(tiny.client(), mode=mode)
         made = client.chat.completions.create(
             model="tiny-gemma4", messages=HI, response_model=Person, max_retries=0, seed=1
         )
@@ -271,7 +275,9 @@ def test_pydantic_ai_runs_a_loop_of_tools(scripted: Running, tiny: Running) -> N
     provider = OpenAIProvider(base_url=scripted.url + "/v1", api_key="any")
     for kind in (OpenAIChatModel, OpenAIResponsesModel):
         assert loop(kind("scripted", provider=provider)) == ["Paris"]
-    real = OpenAIChatModel("tiny-gemma4", provider=OpenAIProvider(base_url=tiny.url + "/v1", api_key="any"))
+    real: Any = OpenAIChatModel(
+        "tiny-gemma4", provider=OpenAIProvider(base_url=tiny.url + "/v1", api_key="any")
+    )
     assert isinstance(Agent(real, output_type=Person, retries=0).run_sync("Who?").output, Person)
 
 

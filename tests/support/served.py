@@ -40,11 +40,12 @@ class Running:
         media: MediaConfig | None = None,
         media_assets: TextAssets | None = None,  # of a model that takes media
         model: TextModel | None = None,  # instead of the toy
+        pool: ModelPool | None = None,  # instead of it alone
         **engine: Any,
     ) -> None:
         self.model = model or self._toy(template, media_assets, engine)
         self.engine = cast("Engine", self.model.engine)
-        self.app = create_app(ModelPool.of(self.model), config, media)
+        self.app = create_app(pool or ModelPool.of(self.model), config, media)
         ready = threading.Event()
         self.server = Server(self.app, config, lambda _: ready.set())
         run = self.server.serve([self.server.socket])

@@ -27,6 +27,7 @@ _DROP_S = 10.0
 _OPEN_PATHS = frozenset({"/", "/health"})
 _OPEN_PREFIX = "/web/"  # the chat page: it asks for a key itself
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::\d{1,5})?")
 _LOCAL_NAMES = frozenset({"localhost", "ip6-localhost"})
 
 
@@ -113,10 +114,10 @@ class OwnPages:
         )
 
     def _is_ours(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
+        found = _HOST.fullmatch(host)
+        if found is None:
             return False
+        name = (found[1] or found[2]).lower()
         if name in _LOCAL_NAMES or name in self._hosts or "*" in self._hosts:
             return True
         try:

@@ -32,7 +32,8 @@ class Place:
     name: str
     load: Callable[[], OpenModel]
     opened: OpenModel | None = None
-    users: int = 0  # requests that hold it
+    loading: asyncio.Task[None] | None = None  # everybody who needs it waits for the same one
+    users: int = 0  # requests that hold it, or wait for it
     used: float = 0.0  # monotonic time of the last one
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -98,7 +99,7 @@ class ModelPool:
         place.users += 1  # from here on nobody unloads it
         try:
             if place.opened is None:
-                await self._load(place)
+                await asyncio.shield(self._loading(place))
             assert place.opened is not None
         except BaseException:
             self.release(name)
@@ -135,10 +136,20 @@ class ModelPool:
             with suppress(asyncio.CancelledError):
                 await self._reaper
 
+    def _loading(self, place: Place) -> asyncio.Task[None]:
+        if place.loading is None:
+
+            def ended(task: asyncio.Task[None]) -> None:
+                place.loading = None
+                if not task.cancelled():
+                    task.exception()  # whoever waits has it too; perhaps nobody does any more
+
+            place.loading = asyncio.create_task(self._load(place))
+            place.loading.add_done_callback(ended)
+        return place.loading
+
     async def _load(self, place: Place) -> None:
         async with self._lock:
-            if place.opened is not None:  # somebody else's turn did it
-                return
             await self._until(
                 lambda: self._room() or any(p.idle for p in self.places),
                 f"all {self._limit} loaded models are in use",

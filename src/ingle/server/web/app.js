@@ -230,7 +230,11 @@ function showAttachments() {
 
 async function take(files) {
   for (const file of files) {
-    try { attachments = [...attachments, await attach(file)]; status.textContent = ""; } catch (error) { status.textContent = error.message; }
+    try {
+      const one = await attach(file);
+      attachments = [...attachments, one];
+      status.textContent = "";
+    } catch (error) { status.textContent = error.message; }
   }
   showAttachments();
 }
