@@ -72,7 +72,11 @@ class ScriptedEngine:
             if self.delay_s:
                 time.sleep(self.delay_s)
             piece = tuple(ids[start : start + self._chunk])
-            logprobs = None if request.sampling.top_logprobs is None else tuple(_logprobs(piece))
+            logprobs = (
+                None
+                if request.sampling.top_logprobs is None
+                else tuple(_logprobs(piece, request.sampling.top_logprobs))
+            )
             subscriber.deliver([(request.id, TokensCommitted(piece, logprobs))])
         reason = "length" if len(ids) == request.sampling.max_tokens else "stop"
         subscriber.deliver(
@@ -80,8 +84,8 @@ class ScriptedEngine:
         )
 
 
-def _logprobs(piece: Sequence[int]) -> list[TokenLogprobs]:
-    return [TokenLogprobs(-0.5 - token / 1000, ((token, -0.5),)) for token in piece]
+def _logprobs(piece: Sequence[int], top: int) -> list[TokenLogprobs]:
+    return [TokenLogprobs(-0.5 - token / 1000, ((token, -0.5),)[:top]) for token in piece]
 
 
 def scripted_model(

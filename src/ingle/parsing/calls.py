@@ -22,6 +22,10 @@ class Tool:
         found = self.parameters.get("properties")
         return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
 
+    def required(self) -> frozenset[str]:
+        """Arguments that must be there."""
+        return required(self.parameters)
+
     def schema(self) -> dict[str, Any]:
         """Of the arguments, as an object in any case."""
         return {"type": "object", **self.parameters}
@@ -88,6 +92,14 @@ def _refused(constant: str) -> Any:
 
 def named(tools: Sequence[Tool], name: str) -> Tool | None:
     return next((tool for tool in tools if tool.name == name), None)
+
+
+def required(schema: Any) -> frozenset[str]:
+    """Names that an object's schema asks for; whatever else stands there asks for nothing."""
+    listed: Any = cast("Mapping[str, Any]", schema).get("required") if isinstance(schema, Mapping) else None
+    if not isinstance(listed, list):
+        return frozenset()
+    return frozenset(name for name in cast("list[Any]", listed) if isinstance(name, str))
 
 
 def resolved(reference: object, root: Any) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ingle.errors import InvalidRequest
-from ingle.parsing.calls import MAX_DEPTH, BrokenCall, kinds, resolved
+from ingle.parsing.calls import MAX_DEPTH, BrokenCall, kinds, required, resolved
 from ingle.parsing.grammar import LarkSource
 from ingle.parsing.markup import quoted
 
@@ -210,23 +210,22 @@ class ValueRules:
                 return '""'
             return self._pairs(pair)
         known = cast("Mapping[str, Any]", properties)
-        listed: Any = _at(schema, "required")
-        required = set(cast("list[str]", listed)) if isinstance(listed, list) else set[str]()
+        asked = required(schema)
         items: list[tuple[str, bool]] = []
         for key, inner in known.items():
             value = self.value(inner, root, strict=strict, depth=depth + 1)
-            items.append((f"{self._key(key, pair)} {value}", key in required))
+            items.append((f"{self._key(key, pair)} {value}", key in asked))
         return self._ordered(items)
 
     def _ordered(self, items: Sequence[tuple[str, bool]]) -> str:
         """Items in order with commas between, the optional ones perhaps left out."""
         after = '""'
         first = '""'
-        for text, required in reversed(items):
+        for text, needed in reversed(items):
             item = self._rule(text)
             here = f'"," {item} {after}'
             start = f"{item} {after}"
-            if required:
+            if needed:
                 first, after = self._rule(start), self._rule(here)
             else:
                 first, after = self._rule(f"{start} | {first}"), self._rule(f"{here} | {after}")

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from ingle.config import MediaConfig, ServerConfig, is_loopback
 from ingle.errors import IngleError
+from ingle.server import openapi
 from ingle.server.clients import Clients
 from ingle.server.errors import on_error, on_http_exception
 from ingle.server.metrics import Metrics
@@ -45,6 +46,7 @@ def create_app(
     routes = [
         Route("/", page.page, methods=["GET"]),
         Route("/web/{file}", page.page, methods=["GET"]),
+        Route("/openapi.json", openapi.openapi, methods=["GET"]),
         Route("/health", info.health, methods=["GET"]),
         Route("/metrics", info.metrics, methods=["GET"]),
         Route("/v1/engine", info.engine, methods=["GET"]),

@@ -26,6 +26,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+_MAX_CHARS = 1000  # of a message
 _INVALID = "invalid_request_error"
 _TABLE: tuple[tuple[type[Exception], Answer], ...] = (  # first match wins: subclasses go first
     (
@@ -69,7 +70,7 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, errors.RateLimited):
         answer = replace(answer, headers={"retry-after": str(error.retry_after_s)})
     if isinstance(error, errors.RequestError):
-        return Problem(answer, error.message, error.param, error.code)
+        return Problem(answer, _cut(error.message), error.param and _cut(error.param), error.code)
     if isinstance(error, errors.EngineStopped):
         return Problem(answer, str(error), None, "service_unavailable")
     if isinstance(error, TimeoutError):
@@ -77,6 +78,11 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, errors.IngleError):
         return Problem(answer, str(error), None, "server_error")
     return Problem(answer, "the server failed; its log has the details", None, "server_error")
+
+
+def _cut(text: str) -> str:
+    """What clients sent is told back to them, but not all of it."""
+    return text if len(text) <= _MAX_CHARS else text[: _MAX_CHARS - 3] + "..."
 
 
 def openai_error(problem: Problem) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class QwenXml:
         text = "parameter_text"  # as short as it can be
         source.rule(f"{text}[lazy]", f"ANYTHING {end}")
         for number, tool in enumerate(tools):
-            required: Any = tool.parameters.get("required") or []
+            required = tool.required()
             parts: list[str] = []
             for key, schema in tool.properties().items():
                 wanted = kinds(schema, tool.parameters)

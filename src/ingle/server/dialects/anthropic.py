@@ -134,7 +134,7 @@ def _tool_use(request: CountRequest) -> ToolUse:
     words = {"auto": "auto", "any": "required", "none": "none"}
     if kind == "tool":
         wanted: Any = {"type": "function", "name": choice.get("name")}
-    elif kind in words:
+    elif isinstance(kind, str) and kind in words:
         wanted = words[kind]
     else:
         raise InvalidRequest(

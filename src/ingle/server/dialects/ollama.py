@@ -143,14 +143,13 @@ def _message(message: Mapping[str, Any], where: str, number: int) -> dict[str, A
     calls = wishes.items(message.get("tool_calls"), f"{where}.tool_calls")
     if calls:
         # The dialect has no ids; those of the common form only have to fit each other.
-        out["tool_calls"] = [
-            {
-                "id": f"call{number}-{i}",
-                **wishes.mapping(call, f"{where}.tool_calls[{i}]"),
-                "type": "function",
-            }
-            for i, call in enumerate(calls)
-        ]
+        out["tool_calls"] = []
+        for index, entry in enumerate(calls):
+            at = f"{where}.tool_calls[{index}]"
+            call = wishes.mapping(entry, at)
+            function = wishes.mapping(call.get("function"), f"{at}.function")
+            id = call.get("id", f"call{number}-{index}")
+            out["tool_calls"].append({"id": id, "type": "function", "function": function})
     if message.get("role") == "tool":
         name = message.get("tool_name", message.get("name"))
         out |= {"name": name, "tool_call_id": message.get("tool_call_id")}
@@ -162,7 +161,7 @@ def _name_results(messages: list[dict[str, Any]]) -> None:
     waiting: list[tuple[str, Any]] = []
     for message in messages:
         for call in message.get("tool_calls", ()):
-            waiting.append((call["id"], (call.get("function") or {}).get("name")))
+            waiting.append((call["id"], call["function"].get("name")))
         if message["role"] == "tool" and message.get("tool_call_id") is None:
             name = message.get("name")
             found = next((w for w in waiting if name is None or w[1] == name), ("none", name))

@@ -14,7 +14,7 @@ from msgspec import Meta
 from ingle.config import ServerConfig
 from ingle.errors import InvalidRequest
 from ingle.server.dialects import wishes
-from ingle.server.dialects.common import SamplingFields, generation_options
+from ingle.server.dialects.common import SamplingFields, StreamOptions, generation_options
 from ingle.server.fields import Harmless, anything, decode, only, shown
 from ingle.service.chat import ChatTurn, Tool
 from ingle.service.generation import GenerationOptions, Usage
@@ -30,7 +30,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     previous_response_id: str | None = None
     store: bool = True
     stream: bool = False
-    stream_options: Any = None
+    stream_options: StreamOptions | None = None
     tools: Any = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
