@@ -5,7 +5,7 @@ BIN := .venv/bin
 SOURCES := pyproject.toml requirements.lock CMakeLists.txt $(wildcard native/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve chat bench test lint types layers sanitize check lock clean
+.PHONY: help setup demo serve chat bench test lint types layers sanitize fuzz check lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -53,6 +53,9 @@ sanitize: setup ## the kernel tests with the address and undefined-behaviour san
 	  LD_PRELOAD="$$($${CXX:-g++} -print-file-name=libasan.so) $$($${CXX:-g++} -print-file-name=libubsan.so)" \
 	  $(BIN)/python -m pytest tests/kernels/test_native.py tests/contract/test_equality.py tests/contract/test_row_invariance.py \
 	  tests/parity/test_assistant.py -m "not model" -k "not decides and not fault" --deselect tests/kernels/test_native.py::test_offsets_past_four_gibibytes
+
+fuzz: setup ## 20,000 bodies for each dialect
+	INGLE_FUZZ=20000 $(BIN)/python -m pytest -q tests/server/test_fuzz.py
 
 check: lint types layers test ## all of these
 
