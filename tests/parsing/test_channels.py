@@ -154,6 +154,38 @@ def test_anything_at_all_can_be_cut_anywhere(pieces: list[str], cuts: list[int],
     )
 
 
+def in_runs(style: str, text: str, cuts: Sequence[int], runs: Sequence[int]) -> tuple[Told, int]:
+    """Told apart run by run, and how many tokens were reasoning."""
+    chunks = Chunks(STYLES[style].special)
+    tokenizer = chunks.as_tokenizer()
+    channels = Channels(tokenizer, markup_of(STYLES[style].template, tokenizer), TOOLS)
+    tokens, parts = chunks.tokens(text.encode(), cuts), []
+    edges = sorted({0, len(tokens), *(r for r in runs if r < len(tokens))})
+    for first, last in zip(edges, edges[1:], strict=False):
+        parts += channels.push_run(tokens[first:last])
+    parts += channels.flush()
+    calls = [part for part in parts if isinstance(part, Call)]
+    told = Told(
+        "".join(part.text for part in parts if isinstance(part, Answer)),
+        "".join(part.text for part in parts if isinstance(part, Reasoning)),
+        tuple((call.name, json.loads(call.arguments)) for call in calls),
+    )
+    return told, channels.reasoned
+
+
+@given(
+    st.sampled_from(CASES),
+    st.lists(st.integers(1, 300), max_size=40),
+    st.lists(st.integers(1, 60), max_size=9),
+)
+def test_tokens_may_be_taken_in_any_runs(
+    case: tuple[str, str, Told], cuts: list[int], runs: list[int]
+) -> None:
+    style, text, told = case
+    assert in_runs(style, text, cuts, runs)[0] == told
+    assert in_runs(style, text, cuts, runs) == in_runs(style, text, cuts, range(400))
+
+
 GEMMA_PIECES = st.sampled_from(
     [*GEMMA, "call:stop{}", "call:find{", "what:", "x", "}", "thought\n", "\n", "é😀"]
 )

@@ -29,6 +29,9 @@ class Chunks:
     def token_bytes(self, token_id: int) -> bytes:
         return self._pieces[token_id]
 
+    def run_bytes(self, token_ids: Sequence[int], *, skip_special: bool) -> bytes:
+        return b"".join(self._pieces[i] for i in token_ids if not (skip_special and self.is_special(i)))
+
     def is_special(self, token_id: int) -> bool:
         return token_id < self._special
 

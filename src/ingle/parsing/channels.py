@@ -63,6 +63,7 @@ class Channels:
         self._first = self._format is not None  # the answer may still turn out to be calls, mark or no mark
         self._trim = False  # line breaks at the beginning of what follows are not part of it
         self.decoded = 0
+        self.reasoned = 0  # tokens of reasoning, its opening mark among them
         if inside and markup.reasoning is not None:
             self._enter(markup.reasoning)
 
@@ -75,7 +76,29 @@ class Channels:
     def reasons(self) -> bool:
         return self._region is not None and self._region is self._reasoning
 
+    def push_run(self, token_ids: Sequence[int]) -> list[Part]:
+        """As `push` for each: what is between two marks is decoded and told apart at once."""
+        out: list[Part] = []
+        start = 0
+        if self._inside_call or self._in_letters or self._first:
+            return [part for token_id in token_ids for part in self.push(token_id)]
+        for end, token_id in enumerate(token_ids):
+            if token_id in self._by_id:
+                out += self._between(token_ids[start:end])
+                rest = token_ids[end + 1 :]
+                return [*out, *self.push(token_id), *(self.push_run(rest) if rest else ())]
+        return self._between(token_ids)
+
+    def _between(self, token_ids: Sequence[int]) -> list[Part]:
+        self.reasoned += len(token_ids) * self.reasons
+        return self._take(self._detokenizer.push_run(token_ids)) if token_ids else []
+
     def push(self, token_id: int) -> list[Part]:
+        out = self._push(token_id)
+        self.reasoned += self.reasons
+        return out
+
+    def _push(self, token_id: int) -> list[Part]:
         found = self._by_id.get(token_id)
         if found is not None:
             return [*self._take(self._detokenizer.flush()), *self._meet(found)]

@@ -49,6 +49,7 @@ class ChoiceText:
     def __init__(self, tokenizer: Tokenizer, channels: Channels, stops: Sequence[str]) -> None:
         self._tokenizer, self._channels = tokenizer, channels
         self._matcher = StopMatcher(stops)
+        self._stops = bool(stops)
         self._answered = 0  # characters of the answer so far
         self._shown = 0  # of them
         self._reported = 0  # of them, those of reported tokens
@@ -67,9 +68,16 @@ class ChoiceText:
         return self._pieces(parts, self._channels.settled) if parts or self._open else []
 
     @property
-    def reasons(self) -> bool:
-        """The last token is part of reasoning."""
-        return self._channels.reasons
+    def reasoned(self) -> int:
+        """Tokens of reasoning so far."""
+        return self._channels.reasoned
+
+    def push_run(self, token_ids: Sequence[int]) -> list[Shown] | None:
+        """As `push` for each of a run without log-probabilities; None where each has to be looked at: a stop
+        string ends the answer at one of them."""
+        if self._stops or self._open:
+            return None
+        return self._pieces(self._channels.push_run(token_ids), self._channels.settled)
 
     def flush(self) -> list[Shown]:
         """What was held back, once nothing follows."""

@@ -75,19 +75,20 @@ async def _pooled(model: TextModel, ids: Sequence[int], priority: int) -> NDArra
     )
     stream = model.bridges.here().open(request)
     values: NDArray[np.float32] | None = None
+    ended: Finished | None = None
     try:
-        while True:
-            event = await stream.next()
-            if isinstance(event, Embedded):
-                values = event.values
-            elif isinstance(event, Finished):
-                break
+        while ended is None:
+            for event in await stream.next():
+                if isinstance(event, Embedded):
+                    values = event.values
+                elif isinstance(event, Finished):
+                    ended = event
     finally:
         stream.abandon("nobody listens any more")
-    if event.reason == "cancelled":
-        raise EngineStopped(event.detail or "the request was ended")
+    if ended.reason == "cancelled":
+        raise EngineStopped(ended.detail or "the request was ended")
     if values is None:
-        raise EngineError(event.detail or "the engine failed")
+        raise EngineError(ended.detail or "the engine failed")
     return values
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import secrets
 import uuid
@@ -12,7 +13,15 @@ from typing import Any, Literal, TypeAlias
 
 from ingle.contracts.grammar import Grammar
 from ingle.contracts.media import LoadedMedia
-from ingle.contracts.request import ContentSpan, Embedded, Finished, Request, SamplingParams, Started
+from ingle.contracts.request import (
+    ContentSpan,
+    Finished,
+    Request,
+    SamplingParams,
+    Started,
+    TokenLogprobs,
+    TokensCommitted,
+)
 from ingle.errors import ContextOverflow, EngineError, EngineStopped, InvalidRequest
 from ingle.parsing.calls import Call, Tool
 from ingle.parsing.channels import Channels, PromptEnd, Reasoning
@@ -220,39 +229,57 @@ class Generation:
 
     async def _choice(self, index: int) -> AsyncIterator[TextEvent]:
         stream, text, told = self._streams[index], self._texts[index], _Told(index)
-        while True:
-            event = await stream.next()
-            if isinstance(event, Started):
-                if index % self._choices == 0:  # the first choice of each prompt speaks for it
-                    self.usage.cached_tokens += event.cached_tokens
-                continue
-            assert not isinstance(event, Embedded), "nothing is pooled here"
-            self.usage.drafts[index] = event.drafted, event.accepted
-            if isinstance(event, Finished):
-                break
-            logprobs = event.logprobs or (None,) * len(event.tokens)
-            shown: list[Shown] = []
-            for token, entry in zip(event.tokens, logprobs, strict=True):
-                self.usage.completion_tokens += 1
-                shown += text.push(token, entry)
-                self.usage.reasoning_tokens += text.reasons
-                if text.stopped is not None:
-                    break
+        ended: Finished | None = None
+        while ended is None:
+            # Whatever came meanwhile is told together: a slow reader gets fewer, larger pieces.
+            tokens: list[int] = []
+            logprobs: list[TokenLogprobs] = []
+            for event in await stream.next():
+                if isinstance(event, TokensCommitted):
+                    tokens += event.tokens
+                    logprobs += event.logprobs or ()
+                    self.usage.drafts[index] = event.drafted, event.accepted
+                elif isinstance(event, Finished):
+                    self.usage.drafts[index] = event.drafted, event.accepted
+                    ended = event
+                elif isinstance(event, Started) and index % self._choices == 0:
+                    self.usage.cached_tokens += event.cached_tokens  # the first choice speaks for its prompt
+            shown = self._shown(text, tokens, logprobs)
             for out in told.events(shown):
                 yield out
             if text.stopped is not None:
                 stream.abandon("a stop string matched")
                 yield ChoiceFinished(index, "stop", text.stopped)
                 return
-        if event.reason == "error":
-            message = event.detail or "the engine failed"
-            raise InvalidRequest(message, code="grammar_too_large") if event.refused else EngineError(message)
-        if event.reason == "cancelled":
-            raise EngineStopped(event.detail or "the request was ended")
+        if ended.reason == "error":
+            message = ended.detail or "the engine failed"
+            raise InvalidRequest(message, code="grammar_too_large") if ended.refused else EngineError(message)
+        if ended.reason == "cancelled":
+            raise EngineStopped(ended.detail or "the request was ended")
         for out in told.events(text.flush()):
             yield out
-        ended = "stop" if text.stopped is not None else event.reason
-        yield ChoiceFinished(index, "tool_calls" if told.calls and ended == "stop" else ended, text.stopped)
+        reason = "stop" if text.stopped is not None else ended.reason
+        if told.calls and reason == "stop":
+            reason = "tool_calls"
+        yield ChoiceFinished(index, reason, text.stopped)
+
+    def _shown(
+        self, text: ChoiceText, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs]
+    ) -> list[Shown]:
+        """What new tokens show, up to a stop string."""
+        usage, before = self.usage, text.reasoned
+        shown = None if logprobs else text.push_run(tokens)
+        if shown is not None:
+            usage.completion_tokens += len(tokens)
+        else:
+            shown = []
+            for token, entry in zip(tokens, logprobs or itertools.repeat(None)):  # noqa: B905 # the shorter ends it
+                usage.completion_tokens += 1
+                shown += text.push(token, entry)
+                if text.stopped is not None:
+                    break
+        usage.reasoning_tokens += text.reasoned - before
+        return shown
 
 
 class _Told:

@@ -10,25 +10,46 @@ from ingle.engine.handle import EngineHandle
 
 
 class EventStream:
-    """The events of one request, in order. Its queue holds at most one event for each token the
-    request may generate, so a slow reader costs bounded memory."""
+    """The events of one request, in order. It holds at most one event for each token the request may
+    generate, so a slow reader costs bounded memory."""
 
     def __init__(self, bridge: EventBridge, request: Request) -> None:
         self.request = request
-        self.queue: asyncio.Queue[EngineEvent | Exception] = asyncio.Queue()
         self._bridge = bridge
+        self._held: list[EngineEvent] = []
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
 
-    async def next(self) -> EngineEvent:
-        """Raises what `fail` was given."""
-        event = await self.queue.get()
-        if isinstance(event, Exception):
-            raise event
-        return event
+    async def next(self) -> list[EngineEvent]:
+        """All that came since the last time; waits for the first one.
+
+        Raises what `fail` was given, after what came before it.
+        """
+        if not self._held and self._error is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if not self._held:
+            assert self._error is not None
+            raise self._error
+        held, self._held = self._held, []
+        return held
+
+    def put(self, event: EngineEvent) -> None:
+        self._held.append(event)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def fail(self, error: Exception) -> None:
         """End the request without waiting for the engine: `next` raises `error` after what is queued."""
         self.abandon(str(error))
-        self.queue.put_nowait(error)
+        self._error = error
+        self._wake()
 
     def cancel(self, detail: str) -> None:
         """Ask the engine to end the request; its `Finished` still arrives."""
@@ -70,7 +91,7 @@ class EventBridge:
         for request_id, event in events:
             stream = self.streams.get(request_id)
             if stream is not None:
-                stream.queue.put_nowait(event)
+                stream.put(event)
 
 
 class Bridges:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 
 from ingle.text.tokenizer import Tokenizer
 
@@ -26,6 +27,12 @@ class IncrementalDetokenizer:
             self._at_start = False
             data = data.removeprefix(b" ")
         return self._decoder.decode(data)
+
+    def push_run(self, token_ids: Sequence[int]) -> str:
+        """As `push` for each, joined; what many tokens cost together is little more than what one costs."""
+        if self._at_start:
+            return "".join([self.push(token_id) for token_id in token_ids])
+        return self._decoder.decode(self._tokenizer.run_bytes(token_ids, skip_special=self._skip_special))
 
     def flush(self) -> str:
         """What an unfinished character at the end stands for."""

@@ -137,6 +137,13 @@ class Tokenizer:
         """Raw bytes of a token, which need not be whole characters; empty for unused ids."""
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
 
+    def run_bytes(self, token_ids: Sequence[int], *, skip_special: bool) -> bytes:
+        """Raw bytes of ids of the vocabulary, joined."""
+        table, special = self._bytes, self._special
+        if skip_special:
+            return b"".join([table[i] for i in token_ids if i not in special and i < len(table)])
+        return b"".join([self.token_bytes(i) for i in token_ids])
+
     def is_special(self, token_id: int) -> bool:
         return token_id in self._special
 
