@@ -21,6 +21,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     model: str
     prompt: str | None = None
     messages: Any = None
+    add_generation_prompt: bool = True
 
 
 async def tokenize(request: Request) -> Response:
@@ -34,7 +35,10 @@ async def tokenize(request: Request) -> Response:
         if wanted.prompt is not None:
             return (await encode_prompts(model, [wanted.prompt]))[0]
         return await encode_messages(
-            model, ChatTurn(messages=wanted.messages), state.media, request_id_of(request)
+            model,
+            ChatTurn(messages=wanted.messages, add_generation_prompt=wanted.add_generation_prompt),
+            state.media,
+            request_id_of(request),
         )
 
     prompt = await until_disconnect(request.receive, encode())
