@@ -199,6 +199,11 @@ def test_no_mark_of_gemma_is_ever_shown(pieces: list[str], cuts: list[int]) -> N
     assert not any(mark in whole.answer + whole.reasoning for mark in GEMMA)
 
 
+def test_thousands_of_marks_at_once() -> None:
+    text = "<|channel>a<channel|>b" * 3000
+    assert in_runs("gemma4", text, (), ())[0] == Told("b" * 3000, "a" * 3000, ())
+
+
 def test_without_tools_no_calls_are_looked_for() -> None:
     text = '<tool_call>{"name": "stop"}</tool_call>'
     assert tell("letters", text, tools=()) == Told(text, "", ())

@@ -80,14 +80,16 @@ class Channels:
         """As `push` for each: what is between two marks is decoded and told apart at once."""
         out: list[Part] = []
         start = 0
-        if self._inside_call or self._in_letters or self._first:
-            return [part for token_id in token_ids for part in self.push(token_id)]
-        for end, token_id in enumerate(token_ids):
-            if token_id in self._by_id:
+        while start < len(token_ids):
+            end = start
+            if not (self._inside_call or self._in_letters or self._first):
+                marks = (i for i in range(start, len(token_ids)) if token_ids[i] in self._by_id)
+                end = next(marks, len(token_ids))
                 out += self._between(token_ids[start:end])
-                rest = token_ids[end + 1 :]
-                return [*out, *self.push(token_id), *(self.push_run(rest) if rest else ())]
-        return self._between(token_ids)
+            if end < len(token_ids):
+                out += self.push(token_ids[end])
+            start = end + 1
+        return out
 
     def _between(self, token_ids: Sequence[int]) -> list[Part]:
         self.reasoned += len(token_ids) * self.reasons

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 import time
@@ -11,6 +12,8 @@ from typing import Any
 import msgspec
 
 from ingle.errors import ConfigError
+
+_log = logging.getLogger(__name__)
 
 
 class ResponseStore:
@@ -43,14 +46,17 @@ class ResponseStore:
         size = len(body) + len(history)
         if size > self._max_bytes:
             return
-        with self._lock:
-            while self._nbytes + size > self._max_bytes and self._drop_oldest():
-                pass
-            self._db.execute(
-                "INSERT INTO responses VALUES (?, ?, ?, ?, ?)",
-                (response["id"], client, time.time(), body, history),
-            )
-            self._nbytes += size
+        try:
+            with self._lock:
+                while self._nbytes + size > self._max_bytes and self._drop_oldest():
+                    pass
+                self._db.execute(
+                    "INSERT INTO responses VALUES (?, ?, ?, ?, ?)",
+                    (response["id"], client, time.time(), body, history),
+                )
+                self._nbytes += size
+        except sqlite3.Error as error:  # a full disk: the answer itself is not lost by it
+            _log.warning("a response could not be kept: %s", error)
 
     def response(self, client: bytes, id: str) -> Any | None:
         """As it was answered; None: not here, or of another client."""
