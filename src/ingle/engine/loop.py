@@ -33,6 +33,7 @@ from ingle.contracts.request import (
 )
 from ingle.decoding.sampler import Sampled
 from ingle.engine.admission import Admission
+from ingle.engine.counters import Counters, engine_stats
 from ingle.engine.features import FeatureCache
 from ingle.engine.handle import EngineInfo
 from ingle.engine.memory_plan import MemoryPlan
@@ -59,21 +60,6 @@ class _Inbox:
     closing: str | None = None
 
 
-@dataclass(slots=True)
-class _Counters:
-    """Written by the engine thread, read by anybody: single numbers, so no lock."""
-
-    steps: dict[str, int] = field(default_factory=dict[str, int])
-    step_seconds: dict[str, float] = field(default_factory=dict[str, float])
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    failed_steps: int = 0
-    running: int = 0
-    kv_bytes: int = 0
-    busy_since: float | None = None  # monotonic start of the step in progress
-    finished: dict[str, int] = field(default_factory=dict[str, int])
-
-
 class Engine:
     """See `engine.handle.EngineHandle`.
 
@@ -98,7 +84,7 @@ class Engine:
         self._lock = threading.Condition()
         self._inbox = _Inbox()
         self._live: set[str] = set()  # accepted and not finished; guarded by the lock
-        self._counters = _Counters()
+        self._counters = Counters()
         self._arrivals = itertools.count()
         self._files: BlockFiles | None = None
         self._rows: Residents  # these are made by the engine thread, with the graph
@@ -146,41 +132,17 @@ class Engine:
                 self._lock.notify()
 
     def stats(self) -> EngineStats:
-        c, admission, memory = self._counters, self._rows.admission, self._memory
-        busy, speculation = c.busy_since, self.speculation
         with self._lock:
             live = len(self._live)
-        return EngineStats(
-            waiting=max(0, live - c.running),
-            running=c.running,
-            steps=dict(c.steps),
-            step_seconds=dict(c.step_seconds),
-            prompt_tokens=c.prompt_tokens,
-            cached_tokens=admission.counters.hit_tokens,
-            queried_tokens=admission.counters.queried_tokens,
-            cached_bytes=admission.counters.hit_bytes,
-            generated_tokens=c.generated_tokens,
-            finished=dict(c.finished),
-            delayed=admission.counters.delayed,
-            paused=self._rows.paused,
-            failed_steps=c.failed_steps,
-            kv_bytes=c.kv_bytes,
-            prompt_cache_bytes=admission.cache.nbytes,
-            kv_limit_bytes=admission.kv_bytes,
-            weights_bytes=memory.weights,
-            predicted_bytes=memory.predicted,
-            encoded_media=self._features.counters.encoded,
-            media_cache_hits=self._features.counters.hits,
-            media_cache_bytes=self._features.counters.nbytes,
-            drafted_tokens=0 if speculation is None else speculation.counters.drafted,
-            accepted_tokens=0 if speculation is None else speculation.counters.accepted,
-            drafting_seconds=0.0 if speculation is None else speculation.counters.seconds,
-            failed_drafts=0 if speculation is None else speculation.counters.failures,
-            grammar_masks=self._grammars.masks,
-            grammar_seconds=self._grammars.seconds,
-            peak_bytes=memory.peak,
+        return engine_stats(
+            self._counters,
+            self._rows,
+            self._memory,
+            self._features.counters,
+            self.speculation,
+            self._grammars,
+            live=live,
             alive=self._thread.is_alive(),
-            last_step_age_s=0.0 if busy is None else time.monotonic() - busy,
         )
 
     def close(self, detail: str = "the engine is shutting down") -> None:
