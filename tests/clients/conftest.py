@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -15,8 +14,6 @@ from ingle.config import EngineConfig, ServerConfig
 from ingle.service.models import TextModel
 from support.scripted import TINY, scripted_model
 from support.served import Running
-
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the network for prices
 
 
 def agent(prompt: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
 import sys
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -13,7 +15,7 @@ import ollama
 import openai
 import pytest
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic import BaseModel, ConfigDict
 
 from support.served import Running
 
@@ -204,87 +206,15 @@ def test_ollama(tiny: Running, scripted: Running) -> None:
         client.chat("other", messages)
 
 
-def test_litellm(tiny: Running, scripted: Running) -> None:
-    import litellm
-
-    litellm.suppress_debug_info = True
-    there: dict[str, Any] = {"api_base": scripted.url + "/v1", "api_key": "any"}
-    parts: Any = litellm.completion("openai/scripted", HI, tools=[TOOL], stream=True, **there)
-    whole: Any = litellm.stream_chunk_builder(list(parts))
-    assert whole.choices[0].message.tool_calls[0].function.arguments == '{"city": "Paris"}'
-    shaped: Any = litellm.completion(
-        "openai/tiny-gemma4", HI, response_format=Person, api_base=tiny.url + "/v1", api_key="any", seed=3
-    )
-    Person.model_validate_json(shaped.choices[0].message.content)
-
-
-def test_langchain(tiny: Running, scripted: Running) -> None:
-    from langchain_core.messages import HumanMessage, ToolMessage
-    from langchain_core.tools import tool
-    from langchain_openai import ChatOpenAI
-
-    @tool
-    def weather(city: str) -> str:
-        """The weather of a city."""
-        return f"sunny in {city}"
-
-    chat: Any = ChatOpenAI(
-        model="scripted", base_url=scripted.url + "/v1", api_key=SecretStr("any")
-    ).bind_tools([weather])
-    asked = [HumanMessage("Weather?")]
-    called: Any = chat.invoke(asked)
-    assert called.tool_calls[0]["args"] == {"city": "Paris"}
-    result = weather.invoke(called.tool_calls[0])
-    assert isinstance(result, ToolMessage)
-    streamed = "".join(str(part.content) for part in chat.stream([*asked, called, result]))
-    assert streamed == "It is sunny in Paris."
-    shaped: Any = ChatOpenAI(model="tiny-gemma4", base_url=tiny.url + "/v1", api_key=SecretStr("any"), seed=4)
-    for method in ("json_schema", "function_calling"):
-        assert isinstance(shaped.with_structured_output(Person, method=method).invoke("Who?"), Person)
-
-
-def test_instructor(tiny: Running) -> None:
-    import instructor
-
-    for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
-        client: Any = instructor.from_openai(tiny.client(), mode=mode)
-        made = client.chat.completions.create(
-            model="tiny-gemma4", messages=HI, response_model=Person, max_retries=0, seed=1
-        )
-        assert isinstance(made, Person)
-
-
-def test_pydantic_ai_runs_a_loop_of_tools(scripted: Running, tiny: Running) -> None:
-    from pydantic_ai import Agent
-    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-    from pydantic_ai.providers.openai import OpenAIProvider
-
-    def loop(model: Any) -> list[str]:
-        agent = Agent(model)
-        asked: list[str] = []
-
-        @agent.tool_plain
-        def weather(city: str) -> str:
-            """The weather of a city."""
-            asked.append(city)
-            return f"sunny in {city}"
-
-        assert agent.run_sync("What is the weather in Paris?").output == "It is sunny in Paris."
-        return asked
-
-    provider = OpenAIProvider(base_url=scripted.url + "/v1", api_key="any")
-    for kind in (OpenAIChatModel, OpenAIResponsesModel):
-        assert loop(kind("scripted", provider=provider)) == ["Paris"]
-    real: Any = OpenAIChatModel(
-        "tiny-gemma4", provider=OpenAIProvider(base_url=tiny.url + "/v1", api_key="any")
-    )
-    assert isinstance(Agent(real, output_type=Person, retries=0).run_sync("Who?").output, Person)
+@pytest.mark.parametrize("name", ["litellm", "langchain", "instructor", "pydantic_ai"])
+def test_frameworks(tiny: Running, scripted: Running, name: str) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("frameworks.py")), name, scripted.url, tiny.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("form", ["openai-chat", "open-responses", "anthropic"])
 def test_llm_comply(tiny: Running, form: str) -> None:
-    import subprocess
-
     command = [
         sys.executable,
         "-m",
