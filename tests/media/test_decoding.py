@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,11 +18,12 @@ import numpy as np
 import pytest
 
 from ingle.config import MediaConfig
-from ingle.errors import EngineError, MediaRefused
+from ingle.errors import EngineError, EngineStopped, MediaRefused
 from ingle.media.audio import wav
 from ingle.media.audio.decode import SoundLimits, decode_sound
 from ingle.media.audio.resample import to_16k
 from ingle.media.image.decode import ImageLimits, decode_image
+from ingle.media.sandbox import pool as pool_module
 from ingle.media.sandbox.pool import Decoded, Sandbox
 from ingle.media.settings import inspect_options
 from ingle.media.video.decode import ClipLimits, decode_clip
@@ -360,3 +362,30 @@ def test_processes_that_cannot_start_are_our_fault() -> None:
             run(pool, "ok", b"")
     finally:
         pool.close()
+
+
+def test_a_process_that_is_started_while_its_pool_closes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Slow(pool_module._Worker):  # pyright: ignore[reportPrivateUsage]
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+            inside.set()
+            assert go_on.wait(20)
+
+    monkeypatch.setattr(pool_module, "_Worker", Slow)
+    pool = Sandbox(MediaConfig(workers=2))
+
+    def start() -> None:
+        with pytest.raises(EngineStopped):
+            pool.start()
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    assert inside.wait(20)
+    pool.close()
+    go_on.set()
+    starting.join(20)
+    assert len(made) == 1 and not made[0].alive

@@ -21,7 +21,7 @@ from typing import Any
 
 from ingle.config import MediaConfig
 from ingle.contracts.media import MediaObserver, NoObserver
-from ingle.errors import EngineError, MediaRefused
+from ingle.errors import EngineError, EngineStopped, MediaRefused
 from ingle.media.sandbox import wire
 
 _START_S = 60.0
@@ -88,9 +88,9 @@ class Sandbox:
             self._idle.put(worker)
 
     def close(self) -> None:
-        self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
+            self._closed = True
             workers = list(self._all)
         for worker in workers:
             self._end(worker)
@@ -116,7 +116,7 @@ class Sandbox:
                 self._idle.put(worker)
             else:
                 self._end(worker)
-                if not self._closed:
+                with contextlib.suppress(EngineStopped):
                     self._idle.put(self._spawn())
             self._observer.result("decode", result)
             self._observer.phase("decode", time.monotonic() - started)
@@ -161,10 +161,14 @@ class Sandbox:
         return self._idle.get()
 
     def _spawn(self) -> _Worker:
+        """Raises EngineStopped: the pool was closed, perhaps while the process was started."""
         worker = _Worker(self._command, self._config)
         with self._lock:
-            self._all.add(worker)
-        return worker
+            if not self._closed:
+                self._all.add(worker)
+                return worker
+        worker.kill()
+        raise EngineStopped("media are not decoded any more: the server is shutting down")
 
     def _end(self, worker: _Worker) -> None:
         worker.kill()
