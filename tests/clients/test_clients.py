@@ -15,27 +15,9 @@ import ollama
 import openai
 import pytest
 from PIL import Image
-from pydantic import BaseModel, ConfigDict
 
+from support.frameworks import HI, PARAMETERS, TOOL, Person
 from support.served import Running
-
-HI: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
-PARAMETERS = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}},
-    "required": ["city"],
-    "additionalProperties": False,
-}
-TOOL: Any = {
-    "type": "function",
-    "function": {"name": "weather", "description": "of a city", "parameters": PARAMETERS},
-}
-
-
-class Person(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    age: int
-    tall: bool
 
 
 def picture() -> str:
@@ -208,8 +190,9 @@ def test_ollama(tiny: Running, scripted: Running) -> None:
 
 @pytest.mark.parametrize("name", ["litellm", "langchain", "instructor", "pydantic_ai"])
 def test_frameworks(tiny: Running, scripted: Running, name: str) -> None:
-    command = [sys.executable, str(Path(__file__).with_name("frameworks.py")), name, scripted.url, tiny.url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "support.frameworks", name, scripted.url, tiny.url]
+    tests = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=tests, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingle.contracts.request import Embedded, Finished, Request, SamplingParams
-from ingle.errors import ContextOverflow, EngineError, EngineStopped, InvalidRequest
+from ingle.errors import ContextOverflow, InvalidRequest
 from ingle.service.completions import encode_prompts
 from ingle.service.models import TextModel
+from ingle.service.streams import own_end
 
 _AT_ONCE = 16  # inputs of one request in the engine: the others wait here
 
@@ -85,10 +86,8 @@ async def _pooled(model: TextModel, ids: Sequence[int], priority: int) -> NDArra
                     ended = event
     finally:
         stream.abandon("nobody listens any more")
-    if ended.reason == "cancelled":
-        raise EngineStopped(ended.detail or "the request was ended")
-    if values is None:
-        raise EngineError(ended.detail or "the engine failed")
+    own_end(ended)
+    assert values is not None, "a request with pooling that ends well has a vector"
     return values
 
 

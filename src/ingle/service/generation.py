@@ -22,13 +22,13 @@ from ingle.contracts.request import (
     TokenLogprobs,
     TokensCommitted,
 )
-from ingle.errors import ContextOverflow, EngineError, EngineStopped, InvalidRequest
+from ingle.errors import ContextOverflow, InvalidRequest
 from ingle.parsing.calls import Call, Tool
 from ingle.parsing.channels import Channels, PromptEnd, Reasoning
 from ingle.parsing.markup import Markup
 from ingle.service.choice_text import ChoiceText, Piece, Shown, TokenText
 from ingle.service.models import TextModel
-from ingle.service.streams import EventStream
+from ingle.service.streams import EventStream, own_end
 
 _SEEDS = 2**64
 
@@ -251,14 +251,10 @@ class Generation:
                 stream.abandon("a stop string matched")
                 yield ChoiceFinished(index, "stop", text.stopped)
                 return
-        if ended.reason == "error":
-            message = ended.detail or "the engine failed"
-            raise InvalidRequest(message, code="grammar_too_large") if ended.refused else EngineError(message)
-        if ended.reason == "cancelled":
-            raise EngineStopped(ended.detail or "the request was ended")
+        end = own_end(ended)
         for out in told.events(text.flush()):
             yield out
-        reason = "stop" if text.stopped is not None else ended.reason
+        reason = "stop" if text.stopped is not None else end
         if told.calls and reason == "stop":
             reason = "tool_calls"
         yield ChoiceFinished(index, reason, text.stopped)

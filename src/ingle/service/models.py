@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +33,6 @@ class TextModel:
         pooling: Pooling | None = None,
     ) -> None:
         self.name = name
-        self.created = int(time.time())
         self.engine = engine
         self.tokenizer = tokenizer
         self.sampling_defaults = sampling_defaults

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 from weakref import WeakKeyDictionary
 
-from ingle.contracts.request import EngineEvent, Request
+from ingle.contracts.request import EngineEvent, Finished, Request
 from ingle.engine.handle import EngineHandle
+from ingle.errors import EngineError, EngineStopped, InvalidRequest
+
+
+def own_end(ended: Finished) -> Literal["stop", "length"]:
+    """How a request came to its own end.
+
+    Raises:
+        InvalidRequest, EngineError: it failed, by its own fault or by the engine's.
+        EngineStopped: it was ended from outside.
+    """
+    if ended.reason == "error":
+        message = ended.detail or "the engine failed"
+        raise InvalidRequest(message, code="grammar_too_large") if ended.refused else EngineError(message)
+    if ended.reason == "cancelled":
+        raise EngineStopped(ended.detail or "the request was ended")
+    return ended.reason
 
 
 class EventStream:

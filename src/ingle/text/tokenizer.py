@@ -138,11 +138,9 @@ class Tokenizer:
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
 
     def run_bytes(self, token_ids: Sequence[int], *, skip_special: bool) -> bytes:
-        """Raw bytes of ids of the vocabulary, joined."""
-        table, special = self._bytes, self._special
-        if skip_special:
-            return b"".join([table[i] for i in token_ids if i not in special and i < len(table)])
-        return b"".join([self.token_bytes(i) for i in token_ids])
+        """Raw bytes of ids, joined."""
+        kept = [i for i in token_ids if i not in self._special] if skip_special else token_ids
+        return b"".join(map(self.token_bytes, kept))
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self._special
@@ -152,8 +150,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Text of `ids`; bytes that form no character become U+FFFD."""
-        kept = [i for i in ids if not (skip_special and i in self._special)]
-        data = b"".join(self.token_bytes(i) for i in kept)
+        data = self.run_bytes(ids, skip_special=skip_special)
         if self.strips_space and data.startswith(b" "):
             data = data[1:]
         return data.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Frameworks as people have them, unchanged: `python frameworks.py NAME SCRIPTED_URL TINY_URL`.
+"""Frameworks as people have them, unchanged: `python -m support.frameworks NAME SCRIPTED_URL TINY_URL`.
 
 They leave event loops and connections to the garbage collector, so each runs in a process of its own.
 """
